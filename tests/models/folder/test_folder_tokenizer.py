@@ -250,6 +250,58 @@ def test_a_wrong_tokenizer_json_is_refused_by_what_is_wrong(change: Change, said
     assert text.startswith("tokenizer.json: ")
 
 
+SPACES = {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}
+
+
+@pytest.mark.parametrize(
+    ("form", "change", "said"),
+    [
+        ("llama_3", put("decoder", value={"type": "WordPiece", "prefix": "##", "cleanup": True}), "made of ByteLevel; others are not"),
+        ("llama_2", put("decoder", value={"type": "BPEDecoder", "suffix": "</w>"}), "'decoder' must be made of Replace or Metaspace"),
+        ("llama_2", put("decoder", "decoders", 0, "pattern", "String", value="_"), "'decoder' must be made of Replace or Metaspace"),
+        (
+            "llama_2",
+            put("decoder", "decoders", 3, "stop", value=1),
+            'Strip of a first space; others are not implemented, got \'{"type": "Strip',
+        ),
+        ("llama_2", put("model", "end_of_word_suffix", value="</w>"), "'end_of_word_suffix' must be null or empty"),
+        (
+            "llama_2",
+            lambda document: document.update(decoder=None, pre_tokenizer={"type": "Whitespace"}),
+            "'decoder' must be there to write the spaces that Whitespace drops",
+        ),
+    ],
+)
+def test_a_way_of_writing_tokens_that_is_not_ours_is_refused(form: str, change: Change, said: str, tmp_path: Path) -> None:
+    """Else every answer of the model would be another text than transformers', without a word."""
+    folder = folder_of(tmp_path / "model", form)
+    document = json.loads((folder / "tokenizer.json").read_text())
+    change(document)
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    assert said in refused(folder)
+
+
+@pytest.mark.parametrize(
+    ("form", "decoder"),
+    [
+        ("llama_2", None),
+        ("llama_2", {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}),
+        ("gemma", {"type": "Sequence", "decoders": [SPACES, {"type": "ByteFallback"}, {"type": "Fuse"}]}),
+        ("llama_3", None),
+        (
+            "llama_3",
+            {"type": "Sequence", "decoders": [{"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}, {"type": "Fuse"}]},
+        ),
+    ],
+)
+def test_ways_of_writing_tokens_that_come_to_the_same_are_taken(form: str, decoder: object, tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "model", form)
+    document = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**document, "decoder": decoder}))
+    made = build_folder_tokenizer(folder)
+    assert b"".join(made.pieces[token] for token in made.encode_inside("a b")) == b"a b"
+
+
 def test_an_added_token_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     """The library would look for an empty text, and has no end of it in some."""
     folder = folder_of(tmp_path / "model", "gemma")

@@ -23,6 +23,7 @@ from quintet.models.tokenizer import require_unicode, settle_think
 from quintet.models.traits import Roles, Traits
 from quintet.models.vocabulary import (
     PREFIX,
+    SPACE_MARK,
     TEMPLATE,
     TokenType,
     Vocabulary,
@@ -33,6 +34,12 @@ from quintet.models.vocabulary import (
 )
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the library's threads: one text has no use for them
+
+BYTE_LEVEL_WRITING = ("Sequence", "ByteLevel", "ByteFallback", "Fuse")
+"""Steps of a decoder that leave the bytes which a byte-level vocabulary's letters stand for."""
+
+DROPS_SPACES = ("Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit")
+"""Steps before merging of which nobody can see in the tokens where there was a space."""
 
 KEEPS_LENGTH = ("ByteLevel", "Split", "Digits", "Metaspace", "Sequence", "Replace", "Prepend")
 """Steps before merging that drop nothing of a text, if they do as asked below."""
@@ -46,6 +53,7 @@ class FolderTokenizer:
         whole = _load(document, files.added)
         steps = (*_steps(document, "pre_tokenizer"), *_steps(document, "decoder"))
         byte_level = any(step.get("type") == "ByteLevel" for step in steps)
+        _check_writing(document, byte_level)
         self.pieces = _pieces(vocabulary, byte_level)
         self.eos_ids = vocabulary.eos_ids | files.ends
         added = [replace(one, special=vocabulary.types[one.id] == TokenType.CONTROL) for one in files.added]
@@ -224,6 +232,37 @@ def _without_prefix(document: dict[str, Any]) -> dict[str, Any]:
     normalizer = document.get("normalizer")
     prepends = isinstance(normalizer, dict) and normalizer.get("type") == "Prepend"
     return {**document, "normalizer": None if prepends else edited(normalizer), "pre_tokenizer": edited(document.get("pre_tokenizer"))}
+
+
+def _check_writing(document: dict[str, Any], byte_level: bool) -> None:
+    """Tokens are written out as ``_pieces`` has them: a file that asks for another text of theirs is refused.
+
+    Raises:
+        ModelError: it does.
+    """
+    for step in _steps(document, "decoder"):
+        if not (step.get("type") in BYTE_LEVEL_WRITING if byte_level else _writes_spaces(step)):
+            kind = "ByteLevel" if byte_level else "Replace or Metaspace of \u2581 by a space, ByteFallback, Fuse and Strip of a first space"
+            got = step.get("type") if byte_level else json.dumps(step)
+            raise ModelError(f"{TOKENIZER}: 'decoder' must be made of {kind}; others are not implemented, got {shorten(got)}.")
+    dropping = next((step["type"] for step in _steps(document, "pre_tokenizer") if step.get("type") in DROPS_SPACES), "")
+    if dropping and not byte_level and document.get("decoder") is None:  # transformers writes a space after each token then
+        raise ModelError(f"{TOKENIZER}: 'decoder' must be there to write the spaces that {dropping} drops; no other way is implemented.")
+    for key in ("continuing_subword_prefix", "end_of_word_suffix"):
+        if document["model"].get(key):
+            raise ModelError(
+                f"{TOKENIZER}: {key!r} must be null or empty; another is not implemented, got {shorten(document['model'][key])}."
+            )
+
+
+def _writes_spaces(step: dict[str, Any]) -> bool:
+    """Whether a step of a decoder is one of those that SentencePiece's vocabularies have."""
+    type_ = step.get("type")
+    if type_ == "Replace":
+        return step.get("pattern") == {"String": SPACE_MARK} and step.get("content") == " "
+    if type_ == "Strip":  # the space that was put before the text
+        return step.get("content") == " " and step.get("start") in (0, 1) and step.get("stop") == 0
+    return type_ in ("Sequence", "ByteFallback", "Fuse") or (type_ == "Metaspace" and step.get("replacement") == SPACE_MARK)
 
 
 def _pieces(vocabulary: Vocabulary, byte_level: bool) -> Pieces:
