@@ -43,8 +43,11 @@ class Framed(ToyTokenizer):
         return [1, 2, *super().encode(text), 3]
 
 
+@pytest.mark.parametrize("begin", ["", "\1\2"])
 @pytest.mark.parametrize("length", [0, 3, INLINE_CHARS + 1])
-def test_special_tokens_are_added_as_prepare_adds_them_or_left_out(length: int) -> None:
+def test_special_tokens_are_added_as_prepare_adds_them_or_left_out(length: int, begin: str) -> None:
+    """``begin``: the text has already what is put before one, which is not put there twice."""
+
     async def ask() -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         load = toy_loader()
         engine = Engine(lambda progress: _framed(load(progress)), EngineConfig(kv_bytes=1 << 22))
@@ -54,7 +57,7 @@ def test_special_tokens_are_added_as_prepare_adds_them_or_left_out(length: int) 
         try:
             while engine.health().state is not State.READY:
                 await asyncio.sleep(0.001)
-            text = "a" * length
+            text = begin + "a" * length
             spec = SequenceSpec(text, 0, Sampling(0, 1, 0), None, False)
             prepared = (await prepare(engine, [spec])).sequences[0].tokens if length < 4000 else ()
             return await preparer.tokenize(text, True), await preparer.tokenize(text, False), prepared
@@ -62,8 +65,8 @@ def test_special_tokens_are_added_as_prepare_adds_them_or_left_out(length: int) 
             await engine.close()
 
     whole, bare, prepared = asyncio.run(ask())
-    assert list(bare) == [97] * length
-    assert list(whole) == [1, 2, *bare, 3]
+    assert list(bare) == [*begin.encode(), *[97] * length]
+    assert list(whole) == [1, 2, *[97] * length, 3]
     assert tuple(whole) == prepared or not prepared
 
 

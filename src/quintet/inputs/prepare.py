@@ -253,8 +253,8 @@ class Preparer:
         """
         tokenizer = self._model.tokenizer
         encode = tokenizer.encode_quoted if quoted else tokenizer.encode
-        if not (add_special or quoted) and any(tokenizer.traits.added):
-            encode = partial(_encode_bare, encode, *tokenizer.traits.added)
+        if not quoted and any(tokenizer.traits.added):
+            encode = partial(_encode_begun if add_special else _encode_bare, encode, *tokenizer.traits.added)
         return await self._encoded(encode, list(dict.fromkeys(wanted)), tenant)
 
     async def fill(self, gap: Gap, tenant: str = "") -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -357,6 +357,11 @@ class Preparer:
 
 def _encode(encode: Callable[[str], list[int]], wanted: Sequence[str]) -> dict[str, list[int]]:
     return {text: encode(text) for text in wanted}
+
+
+def _encode_begun(encode: Callable[[str], list[int]], before: int, _after: int, text: str) -> list[int]:
+    ids = encode(text)
+    return ids[len(ids) - len(once(ids, before)) :]
 
 
 def _encode_bare(encode: Callable[[str], list[int]], before: int, after: int, text: str) -> list[int]:
