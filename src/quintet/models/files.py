@@ -24,6 +24,9 @@ HUB = "hf:"
 SAMPLES, SAMPLE = 256, 1 << 14
 """Pieces of a file by which it is known, and the bytes of each."""
 
+POINTER = b"version https://git-lfs.github.com/spec/"
+"""What Git leaves in the place of a large file that it did not fetch begins with."""
+
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.gguf)", re.IGNORECASE)
 
 
@@ -247,6 +250,19 @@ def file_name(path: Path) -> str:
     return path.name if path.name.isprintable() else ascii(path.name)
 
 
+def require_content(name: str, head: bytes | memoryview) -> None:
+    """Refuse what stands for a file.
+
+    Args:
+        head: its first bytes.
+
+    Raises:
+        ModelError: it is a pointer.
+    """
+    if head[: len(POINTER)] == POINTER:
+        raise ModelError(f"{name}: is only a pointer of Git LFS to the file: fetch it with git lfs pull, or download it.")
+
+
 class Map:
     """A file of a model, mapped into memory for reading; it stays mapped as long as a view of it is there.
 
@@ -254,7 +270,7 @@ class Map:
         least: bytes below which it cannot be a model's.
 
     Raises:
-        ModelError: not a regular file, not readable, or too short.
+        ModelError: not a regular file, not readable, too short, or a pointer to one.
     """
 
     def __init__(self, path: Path, least: int) -> None:
@@ -268,6 +284,7 @@ class Map:
         except OSError as error:
             raise ModelError(f"{name}: cannot be read: {error.strerror or error}.") from error
         self.view = memoryview(self._map)
+        require_content(name, self.view)
 
     def forget(self) -> None:
         """Take what was read out of this process's memory; it is read from the system's cache, or the disk, when asked for again."""

@@ -19,6 +19,7 @@ from quintet.errors import ModelError
 from quintet.models.files import Map
 from quintet.models.folder.kinds import KINDS
 from quintet.models.folder.safetensors import read_tensors
+from quintet.models.folder.tokenizer import build_folder_tokenizer
 from quintet.models.opening import open_model
 from quintet.models.spec import ModelSpec
 
@@ -340,7 +341,28 @@ def test_what_a_folder_must_have(tmp_path: Path) -> None:
     (folder / "pytorch_model-00001-of-00002.bin").touch()
     assert "has its weights in pytorch_model-00001-of-00002.bin: pickles are not opened" in refused(folder)
     (folder / "config.json").unlink()
+    assert "adapter_model.safetensors is an adapter, not a model" in refused(folder), "PEFT writes none beside it"
+    (folder / "adapter_model.safetensors").unlink()
     assert "has no config.json" in refused(folder)
+    (folder / "mmproj-a.gguf").touch()
+    assert refused(folder).endswith("is not the folder of a model.")
+    (folder / "a.gguf").touch()
+    assert refused(folder).endswith(f"is not the folder of a model; give the file, such as {folder / 'a.gguf'}.")
+
+
+def test_a_pointer_of_git_lfs_is_told_from_the_file_that_it_stands_for(tmp_path: Path) -> None:
+    """Git leaves it there where it fetched no large files; "must be JSON" and "damaged" would have somebody look in the wrong place."""
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4" * 64 + b"\nsize 134515008\n"
+    folder = folder_of(tmp_path, PLAIN)
+    for name, open_it in (("model.safetensors", open_model), ("tokenizer.json", build_folder_tokenizer)):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(pointer)
+        with pytest.raises(ModelError, match=f"^{name}: is only a pointer of Git LFS to the file: fetch it with git lfs pull"):
+            open_it(folder)
+        (folder / name).write_bytes(whole)
+    (tmp_path / "a.gguf").write_bytes(pointer)
+    with pytest.raises(ModelError, match="^a.gguf: is only a pointer of Git LFS"):
+        open_model(tmp_path / "a.gguf")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from quintet.errors import ModelError, shorten
-from quintet.models.files import file_errors, file_name, open_regular
+from quintet.models.files import file_errors, file_name, open_regular, require_content
 from quintet.models.metadata import quoted
 
 MAX_CONFIG = 1 << 24
@@ -27,6 +27,7 @@ def read_document(path: Path, limit: int = MAX_CONFIG) -> dict[str, Any]:
         raw = file.read(limit + 1)
     if len(raw) > limit:
         raise ModelError(f"{name}: must be at most {limit} bytes.")
+    require_content(name, raw)
     return parse_object(name, raw)
 
 

@@ -40,20 +40,23 @@ def weights(folder: Path) -> tuple[Path, ...]:
         ModelError: there are none, or the index is wrong.
     """
     with file_errors(folder):
-        if not (folder / CONFIG).is_file():
-            raise ModelError(f"{folder}: has no {CONFIG}: it is not the folder of a model.")
-        if (folder / SINGLE).is_file():  # which transformers looks for first too
+        whole = (folder / CONFIG).is_file()
+        if whole and (folder / SINGLE).is_file():  # which transformers looks for first too
             return (folder / SINGLE,)
-        if (folder / INDEX).is_file():
+        if whole and (folder / INDEX).is_file():
             return tuple(folder / name for name in _shards(folder))
         names = sorted(path.name for path in folder.iterdir())
     others = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
-    if others:
+    if whole and others:
         raise ModelError(
             f"{folder}: has its weights in {others[0]}: pickles are not opened, since they run code; use a repository with {SINGLE}."
         )
     if adapter := next((name for name in names if name.startswith("adapter_model.")), ""):
         raise ModelError(f"{folder}: {adapter} is an adapter, not a model; merge it into its model first.")
+    if not whole:
+        held = next((name for name in names if name.endswith(".gguf") and not name.startswith("mmproj") and name.isprintable()), "")
+        hint = f"; give the file, such as {folder / held}" if held else ""
+        raise ModelError(f"{folder}: has no {CONFIG}: it is not the folder of a model{hint}.")
     if single := [name for name in names if name.endswith(".safetensors")]:
         raise ModelError(f"{folder}: has {single[0]}, but neither {SINGLE} nor {INDEX}.")
     raise ModelError(f"{folder}: has no weights: neither {SINGLE} nor {INDEX}.")
