@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, served
+from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.command import command
 
 from quintet.cli.console import OptionError
@@ -191,14 +193,49 @@ def test_a_model_that_cannot_be_served_is_told_by_the_server(path: str) -> None:
     assert "no-such.gguf" in run.stderr and run.stderr.endswith("error: the server for the evaluation did not come up.\n")
 
 
+def beginning(path: Path) -> Path:
+    """A model before whose texts a BOS is put."""
+    flag = b"tokenizer.ggml.add_bos_token" + struct.pack("<I", 7)
+    write_tiny(path, TinySpec("plain"))
+    path.write_bytes(path.read_bytes().replace(flag + b"\0", flag + b"\1"))
+    return path
+
+
+def test_of_a_model_whose_texts_begin_with_a_bos_it_is_told_that_lm_eval_leaves_it_out(path: str, tmp_path: Path) -> None:
+    """Gemma's scores are close to chance without it. Of lm-eval's tokenizers Hugging Face's alone can be told to put it there."""
+    model, out = beginning(tmp_path / "begins.gguf"), tmp_path / "out.json"
+    run = evaluate(str(model), "task", "-o", str(out), PATH=path)
+    assert run.returncode == 0
+    assert (
+        "note: texts for begins begin with a BOS, which lm-eval leaves out without --tokenizer: scores are those without it.\n"
+        in run.stderr
+    )
+    assert "add_bos_token" not in results(out)["about"]
+    run = evaluate(str(model), "task", "--tokenizer", "org/its-own", "-o", str(out), PATH=path)
+    assert run.returncode == 0 and "note: texts" not in run.stderr
+    assert results(out)["about"]["add_bos_token"] == "True"
+
+
+def test_another_models_tokens_are_not_taken_for_those_of_the_model_that_is_asked(path: str, tmp_path: Path) -> None:
+    """lm-eval asks for tokens without a model's name, and that is the first's: all scores would be of other texts."""
+    other = write_tiny(tmp_path / "other.gguf", TinySpec("other"))
+    with served("toy", f"other={other}") as one:
+        url = f"{one.url}/v1"
+        run = evaluate("other", "task", "--url", url, PATH=path)
+        said = "error: 'other' has other tokens than the server's first model, which are those that lm-eval asks for: give --tokenizer.\n"
+        assert (run.returncode, run.stdout, run.stderr) == (1, "", said)
+        assert evaluate("toy", "task", "--url", url, PATH=path).returncode == 0
+        assert evaluate("other", "task", "--url", url, "--tokenizer", "org/its-own", PATH=path).returncode == 0
+
+
 @pytest.mark.parametrize(("limit", "told"), [(1234567.0, "1234567"), (0.1234567, "0.1234567"), (5.0, "5")])
 def test_every_digit_of_a_limit_is_told(limit: float, told: str) -> None:
     options = EvalOptions("a", ("task",), "http://x", "", "", 1, limit, None, None, None, offline=False)
-    words = arguments(options, "a", "http://x/v1/completions", None)
+    words = arguments(options, "a", "http://x/v1/completions", None, begins=False)
     assert words[words.index("--limit") + 1] == told
 
 
 def test_a_name_that_would_be_two_arguments_is_refused() -> None:
     options = EvalOptions("a,b", ("task",), "http://x", "", "", 1, None, None, None, None, offline=False)
     with pytest.raises(OptionError, match="no name with a comma or an equals sign, got 'a,b'"):
-        arguments(options, "a,b", "http://x/v1/completions", None)
+        arguments(options, "a,b", "http://x/v1/completions", None, begins=False)

@@ -31,6 +31,10 @@ _KEPT = {"engine", "offline", "think_tags", *vllm.NATIVE_ONLY, *vllm.TOYS_OWN, *
 _KEPT -= {"draft", "mmproj", "prefix_cache_dir", "prefix_cache_size"}
 _HOST = "127.0.0.1"
 _END_S = 10.0
+_PROBE = (
+    "Another thing in there, and over 1234 years ago:\n\tna\u00efve:  f(x)['a'] # \U0001f600 \u65e5\u672c\u8a9e \u043d\u0435\u0431\u043e"
+)
+"""A text that different tokenizers cut differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +154,17 @@ def _run(command: Sequence[str], options: EvalOptions, url: str) -> int:
     base = parse_url(url)
     server = Server(base, options.key, 60.0)
     model = options.model if options.url and options.model else first_model(server)
+    begins = _begins(server, model)
+    if not options.tokenizer:
+        _require_tokenizer(server, model)
+    if begins and not options.tokenizer:
+        note = f"note: texts for {model} begin with a BOS, which lm-eval leaves out without --tokenizer: scores are those without it."
+        print(note, file=sys.stderr, flush=True)
     with TemporaryDirectory() as folder:
         words = [
             *command,
             "run",
-            *arguments(options, model, f"{base.geturl()}/completions", context(server, model)),
+            *arguments(options, model, f"{base.geturl()}/completions", context(server, model), begins=begins),
             "--output_path",
             folder,
         ]
@@ -183,14 +193,18 @@ def _environment(options: EvalOptions) -> dict[str, str]:
     return environment
 
 
-def arguments(options: EvalOptions, model: str, url: str, context: int | None) -> list[str]:
+def arguments(options: EvalOptions, model: str, url: str, context: int | None, *, begins: bool) -> list[str]:
     """Of lm-eval: its client of completions sends token ids, and asks for ``echo`` and ``logprobs`` where a task compares texts.
+
+    Args:
+        begins: the model's texts begin with a BOS, which lm-eval's other engines put there unasked, and this client never does.
 
     Raises:
         OptionError: a name that lm-eval cannot be given.
     """
     about = {"model": model, "base_url": url, "num_concurrent": options.concurrent}
     about |= {"tokenizer_backend": "huggingface", "tokenizer": options.tokenizer} if options.tokenizer else {"tokenizer_backend": "remote"}
+    about |= {"add_bos_token": True} if begins and options.tokenizer else {}
     about |= {} if context is None else {"max_length": context}
     wrong = next((value for value in about.values() if set(str(value)) & set(",=")), None)
     if wrong is not None:
@@ -209,6 +223,36 @@ def context(server: Server, model: str) -> int | None:
         found = json.loads(reply.body)
         listed = found if isinstance(found, list) else found["data"]
         return next((int(one["max_model_len"]) for one in listed if one.get("id") == model and one.get("max_model_len")), None)
+    return None
+
+
+def _begins(server: Server, model: str) -> bool:
+    """Whether a BOS is put before a text for this model; not, where the server has no route to tell."""
+    whole, plain = (_tokens(server, {"model": model, "add_special_tokens": special}) for special in (True, False))
+    return bool(whole and plain and whole != plain and plain in (whole[1:], whole[1:-1]))
+
+
+def _require_tokenizer(server: Server, model: str) -> None:
+    """lm-eval's remote tokenizer names no model, so it is that of the first.
+
+    Raises:
+        OptionError: which is another.
+    """
+    own, first = _tokens(server, {"model": model}), _tokens(server, {})
+    if own and first and own != first:
+        raise OptionError(
+            f"{shorten(model)} has other tokens than the server's first model, which are those that lm-eval asks for: give --tokenizer."
+        )
+
+
+def _tokens(server: Server, about: dict[str, object]) -> list[Any] | None:
+    """Ids of a text; ``None`` = the server tells none."""
+    body = json.dumps({"prompt": _PROBE, **about}).encode()
+    path = f"{server.base.path.removesuffix('/v1')}/tokenize"
+    reply = server.send(Call("POST", path, (("content-type", "application/json"),), body))
+    with suppress(ValueError, RecursionError, KeyError, TypeError):
+        found = json.loads(reply.body)["tokens"]
+        return found if isinstance(found, list) else None
     return None
 
 
