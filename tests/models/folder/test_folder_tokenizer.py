@@ -232,6 +232,10 @@ def put(*keys: Any, value: Any) -> Change:
             "is no tokenizer",
         ),
         (put("post_processor", "processors", 1, "special_tokens", value={}), "is no tokenizer that can be used"),
+        (
+            put("post_processor", "processors", 1, "special_tokens", "<|begin|>", "ids", value=[512]),
+            "'post_processor' must put tokens below the model's 512 rows, got 512",
+        ),
         (put("added_tokens", value=5), "'added_tokens' must be a list"),
         (put("added_tokens", 0, value=5), "'added_tokens' must hold objects"),
         (put("added_tokens", 0, "id", value="x"), "'added_tokens' must hold objects with an id"),

@@ -110,6 +110,8 @@ class FolderTokenizer:
                 without, found = whole.encode(text, add_special_tokens=False).ids, whole.encode(text, add_special_tokens=True).ids
             if without:
                 break
+        if beyond := [token for token in found if token >= len(pieces)]:
+            raise ModelError(f"{TOKENIZER}: 'post_processor' must put tokens below the model's {len(pieces)} rows, got {beyond[0]}.")
         for start in range(len(found) - len(without) + 1):
             if found[start : start + len(without)] == without:
                 return found[:start], found[start + len(without) :]
