@@ -101,9 +101,9 @@ inline void load_scales(const Bytes& a, Room& room) {
   for (int p = 0; p < room.pages; p++) {
     const uint16_t* scales = scales_of(a, p);
     fetch(scales_of(a, std::min(p + kScalesAhead, room.pages - 1)));
-    V::store(room.key_scales + 16 * p, V::load_half(scales));
-    const F of_values = V::load_half(scales + 16);
-    poison = V::fma(of_values, zero, poison);
+    const F of_keys = V::load_half(scales), of_values = V::load_half(scales + 16);
+    poison = V::fma(of_keys, zero, V::fma(of_values, zero, poison));
+    V::store(room.key_scales + 16 * p, of_keys);
     V::store(room.value_scales + 16 * p, of_values);
   }
   room.sound = V::hsum(poison) == 0.0f;
@@ -111,10 +111,11 @@ inline void load_scales(const Bytes& a, Room& room) {
     if (!std::isfinite(room.value_scales[t])) room.value_scales[t] = 0.0f;
 }
 
-// Whether a row sees a value that is not finite.
+// Whether a row sees a key or a value that is not finite.
 inline bool sees_unsound(const Bytes& a, int r) {
   for (int t = a.first ? a.first[r] : 0; t <= a.position[r]; t++)
-    if ((scales_of(a, t / 16)[16 + t % 16] & 0x7c00) == 0x7c00) return true;
+    for (int i = t % 16; i < 32; i += 16)
+      if ((scales_of(a, t / 16)[i] & 0x7c00) == 0x7c00) return true;
   return false;
 }
 
@@ -206,7 +207,8 @@ inline float to_weights(const Bytes& a, const Room& room, int r) {
     for (const Weights* block = blocks; block < blocks + count; block++)
       with_rows<kBlockPages>(block->count, [&]<int N>() { quantize_weights<N>(row + 16 * block->page, *block); });
   }
-  return room.sound || !sees_unsound(a, r) ? 1.0f / V::hsum(sum) : std::numeric_limits<float>::quiet_NaN();
+  const bool sound = std::isfinite(get_numbers(room.query(r), a.head_dim).scale) && (room.sound || !sees_unsound(a, r));
+  return sound ? 1.0f / V::hsum(sum) : std::numeric_limits<float>::quiet_NaN();
 }
 
 // The part of `count` pages from `page` on, a block, in 16 * B dimensions of R rows, on top of what is in `out`; nothing yet if it is the first.

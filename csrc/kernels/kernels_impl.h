@@ -22,8 +22,8 @@ namespace {
 using F = V::F;
 constexpr float kLeastMagnitude = 1e-35f;  // what is below need not have a finite quotient of 127, or 16383, by it, and is quantised to 0
 
-// x = exp(x) for x <= 88; below -87 exactly 0. Range reduction to |r| <= ln2/2 and the degree-6 polynomial of Cephes' expf (Moshier). N of them
-// side by side: one alone waits for each of its steps.
+// x = exp(x) for x <= 88; below -87 exactly 0; NaN stays NaN, as V::max gives its second operand then. Range reduction to |r| <= ln2/2 and the
+// degree-6 polynomial of Cephes' expf (Moshier). N of them side by side: one alone waits for each of its steps.
 template <int N> inline void exp_each(F (&x)[N]) {
   const auto each = [](auto step) {
 #pragma GCC unroll 4
@@ -31,7 +31,7 @@ template <int N> inline void exp_each(F (&x)[N]) {
   };
   const F low = V::set1(-87.0f);
   F n[N], r[N], p[N];
-  each([&](int i) { r[i] = V::max(x[i], low); });
+  each([&](int i) { r[i] = V::max(low, x[i]); });
   each([&](int i) { n[i] = V::round(V::mul(r[i], V::set1(1.44269504088896341f))); });
   each([&](int i) { r[i] = V::fma(n[i], V::set1(-0.693359375f), r[i]); });
   each([&](int i) { r[i] = V::fma(n[i], V::set1(2.12194440e-4f), r[i]); });
@@ -194,18 +194,18 @@ void gelu_mul(const float* gate, const float* up, int n, float* out) {
 void swiglu_oai_mul(const float* gate, const float* up, int n, float* out) {
   const F one = V::set1(1.0f), zero = V::set1(0.0f), low = V::set1(-80.0f), least = V::set1(-7.0f);
   for (int i = 0; i < n; i += 16) {
-    const F minus = V::max(V::sub(zero, V::load(gate + i)), least);  // -min(g, 7)
+    const F minus = V::max(least, V::sub(zero, V::load(gate + i)));  // -min(g, 7); NaN as a second operand stays, here and below
     const F e = exp16(V::sub(zero, V::max(V::mul(minus, V::set1(-1.702f)), low)));
-    const F u = V::sub(zero, V::max(V::sub(zero, V::max(V::load(up + i), least)), least));
+    const F u = V::sub(zero, V::max(least, V::sub(zero, V::max(least, V::load(up + i)))));
     V::store(out + i, V::mul(V::div(V::sub(zero, minus), V::add(one, e)), V::add(u, one)));
   }
 }
 
-// tanh(y) = (1 - e) / (1 + e), e = exp(-2 y)
+// tanh(y) = (1 - e) / (1 + e), e = exp(-2 y); of NaN it is NaN, which V::max leaves as its second operand
 inline F capped(F x, F cap) {
   const F one = V::set1(1.0f), low = V::set1(-80.0f);
-  const F y = V::max(V::div(x, cap), V::set1(-40.0f));
-  const F e = exp16(V::max(V::mul(y, V::set1(-2.0f)), low));
+  const F y = V::max(V::set1(-40.0f), V::div(x, cap));
+  const F e = exp16(V::max(low, V::mul(y, V::set1(-2.0f))));
   return V::mul(cap, V::div(V::sub(one, e), V::add(one, e)));
 }
 

@@ -57,10 +57,10 @@ struct V {
   static F zero_below(const F& x, const F& bound, const F& y) {
     return map([&](int i) { return x.v[i] < bound.v[i] ? 0.0f : y.v[i]; });
   }
-  // 2^n for integral n in [-126, 127]
+  // 2^n for integral n in [-126, 127]; of NaN any number
   static F pow2(const F& n) {
     return map([&](int i) {
-      uint32_t b = uint32_t(int32_t(n.v[i]) + 127) << 23;
+      uint32_t b = uint32_t(int32_t(std::isnan(n.v[i]) ? 0.0f : n.v[i]) + 127) << 23;
       float f;
       std::memcpy(&f, &b, 4);
       return f;
