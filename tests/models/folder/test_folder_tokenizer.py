@@ -332,6 +332,12 @@ def test_an_added_token_of_which_nothing_is_left_is_refused(tmp_path: Path) -> N
         ),
         ("tokenizer_config.json", '{"bos_token": 5}', "tokenizer_config.json: 'bos_token' must be a text, got 5"),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"3": {"content": "other"}}}', "'3' is 'other'"),
+        (
+            "tokenizer_config.json",
+            '{"added_tokens_decoder": {"257": {"content": "he", "lstrip": 1}}}',
+            "tokenizer_config.json: 'added_tokens_decoder' must hold flags that are booleans",
+        ),
+        ("tokenizer_config.json", '{"mask_token": {"content": "he", "lstrip": 1}}', "'mask_token' must hold flags that are booleans"),
         ("generation_config.json", '{"eos_token_id": "x"}', "generation_config.json: 'eos_token_id' must be a token's id"),
         ("config.json", "{}", "config.json: 'model_type' must be one of the supported"),
     ],

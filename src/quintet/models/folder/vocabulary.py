@@ -26,6 +26,9 @@ MAX_TEMPLATE = 1 << 20
 MAX_ADDED = 1 << 16
 MAX_VOCAB = 1 << 22
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+OTHER_ROLES = ("sep_token", "cls_token", "mask_token")
+LISTS = ("additional_special_tokens", "extra_special_tokens")
+"""Of tokenizer_config.json: control tokens, as ``ROLES`` and ``OTHER_ROLES`` are."""
 FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 
 
@@ -115,11 +118,11 @@ class _Reading:
                 texts[token] = one.content
         ids = {text: token for token, text in texts.items()}
         named = {name: self._named(name, ids) for name in ROLES}
-        self._check_settings(texts)
+        listed |= {one.id: one for one in self._told_again(texts)}
         # Those alone: transformers makes no token special for an id in config.json, where it may be any text's.
-        for role in named.values():
-            if role is not None and role not in listed:
-                listed[role] = Added(role, texts[role], special=True)
+        for text, flags in self._controls():
+            if text in ids and ids[text] not in listed:
+                listed[ids[text]] = Added(ids[text], text, **{**flags, "special": True})
         roles = {name: self._configured(name) if role is None else role for name, role in named.items()}
         added = tuple(one for token, one in sorted(listed.items()) if token < self._size)
         values = self._values(texts, {one.id: one for one in added}, roles)
@@ -182,14 +185,30 @@ class _Reading:
             if 0 <= token < self._size:
                 yield token
 
-    def _check_settings(self, texts: dict[int, str]) -> None:
-        """tokenizer_config.json may tell of tokens once more; one that tokenizer.json does not have would be another's row."""
+    def _told_again(self, texts: dict[int, str]) -> Iterator[Added]:
+        """tokenizer_config.json may tell of tokens once more, and its flags count; one of another text would be another's row."""
         listed = self._settings.get("added_tokens_decoder", {})
         for token, entry in listed.items() if isinstance(listed, dict) else ():
             content = entry.get("content") if isinstance(entry, dict) else None
             if not str(token).isdecimal() or (int(token) < self._size and texts.get(int(token)) != content):
                 rule = f"must tell of tokens as {TOKENIZER} does, but {quoted(token)} is {shorten(content)}"
                 raise ModelError(f"{TOKENIZER_CONFIG}: 'added_tokens_decoder' {rule}.")
+            if isinstance(content, str) and content and int(token) < self._size:
+                flags = _flags("added_tokens_decoder", entry)
+                yield Added(int(token), content, **{"normalized": not flags.get("special"), **flags})
+
+    def _controls(self) -> Iterator[tuple[str, dict[str, bool]]]:
+        """Texts of control tokens that tokenizer_config.json names, with their flags."""
+        lists = [(name, self._settings.get(name)) for name in LISTS]
+        several = [
+            (name, one)
+            for name, found in lists
+            for one in (found.values() if isinstance(found, dict) else found if isinstance(found, list) else ())
+        ]
+        for name, one in (*((name, self._settings.get(name)) for name in (*ROLES, *OTHER_ROLES)), *several):
+            text = one.get("content") if isinstance(one, dict) else one
+            if isinstance(text, str) and text:
+                yield text, _flags(name, one) if isinstance(one, dict) else {}
 
     def _values(self, texts: dict[int, str], added: dict[int, Added], roles: dict[str, int | None]) -> dict[str, Value]:
         fallback = isinstance(self._model, dict) and self._model.get("byte_fallback") is True
@@ -209,6 +228,14 @@ class _Reading:
         if self._template:
             values[TEMPLATE_KEY] = self._template
         return values
+
+
+def _flags(name: str, entry: Mapping[str, Any]) -> dict[str, bool]:
+    """Those that tokenizer_config.json has of a token."""
+    flags = {flag: entry[flag] for flag in FLAGS if flag in entry}
+    if not all(isinstance(flag, bool) for flag in flags.values()):
+        raise ModelError(f"{TOKENIZER_CONFIG}: {quoted(name)} must hold flags that are booleans, got {shorten(entry)}.")
+    return flags
 
 
 def _error(rule: str, got: str) -> ModelError:
