@@ -37,6 +37,7 @@ _TAIL = '\n%llguidance {"no_forcing": true}\n'
 model that was trained on another continues badly."""
 
 _WALKS, _WALK_BYTES = 4, 48  # through a guide when it is verified
+_NOTHING_FOLLOWS = frozenset({"", "NoExtensionBias"})  # the library's own word for a mask without tokens
 
 
 def translate(kind: GuideKind, text: str) -> str:
@@ -77,7 +78,9 @@ def _walk(matcher: Matcher, rng: random.Random) -> None:
     mask = np.zeros(9, np.uint32)
     for _ in range(_WALK_BYTES):
         if not matcher.fill(mask):
-            raise GuideError(f"must admit some text and be less complex: {_line(matcher.error or 'nothing conforms to it')}")
+            if matcher.error in _NOTHING_FOLLOWS:
+                raise GuideError("must admit some text, and not come to where nothing can follow")
+            raise GuideError(f"must be less complex: {_line(matcher.error)}")
         token = rng.choice(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
         if token == 256:
             return
@@ -155,9 +158,22 @@ _LEXEME = re.compile(r""""(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\])+/|%j
 
 _PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 _SOURCE = re.compile(r"\n\s*\d+ \| ")
+_REPEATED = re.compile(r'^invalid regex "(?:\\.|[^"\\])*" \([^)]*\): ', re.DOTALL)
+_PARSED = re.compile(r"^regex parse error:\n {4}(?P<regex>.*)\n {4}(?P<before> *)\^.*\nerror: (?P<reason>.*)")
+_ONE_OF = "oneOf constraints are not supported"  # and it goes on with an option that no request can set
+_AT = 20
 
 
 def _line(text: str, limit: int = 160) -> str:
-    """A message without the places in what we made of the guide, on one line, in printable ASCII."""
-    flat = " ".join(_SOURCE.split(_PLACE.sub("", text))[0].split()).rstrip(".")
-    return ascii(flat if len(flat) <= limit else f"{flat[:limit]}...")[1:-1]
+    """A message on one line, in printable ASCII, without the places in what we made of the guide.
+
+    Nor with the regular expression that the client knows, before the reason: of a long one the reason would be left out.
+    """
+    told = _REPEATED.sub("", _SOURCE.split(_PLACE.sub("", text))[0])
+    if parsed := _PARSED.match(told):
+        told = f"{parsed['reason']}: {parsed['regex'][len(parsed['before']) :][:_AT]}"
+    elif told.startswith(_ONE_OF):
+        told = "oneOf of schemas that may hold at once; have them exclude each other, or use anyOf"
+    flat = " ".join(told.split()).rstrip(".")
+    short = flat if len(flat) <= limit else f"{flat[:limit]}..."
+    return "".join(char if char.isascii() and char.isprintable() else ascii(char)[1:-1] for char in short)
