@@ -97,3 +97,38 @@ def test_a_bound_that_an_older_draft_excludes_is_not_reached_as_a_double_either(
     texts = [inside, "20.2299999999999971", "20.2299999999999969", "20.229999999999997"]
     valid = jsonschema_rs.Draft4Validator(schema).is_valid
     assert accepted(schema, texts) == [text for text in texts if valid(json.loads(text))] == [inside]
+
+
+@pytest.mark.fault("H10")
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("int8", ["-128", "127"], ["-129", "128", "1.5"]),
+        ("int16", ["-32768", "32767"], ["-32769", "32768"]),
+        ("int32", ["-2147483648", "2147483647", "0"], ["-2147483649", "2147483648", "0.5"]),
+        ("int64", ["-9223372036854774784", "9223372036854775807"], ["-9223372036854775809", "9223372036854775808"]),
+        ("uint8", ["0", "255"], ["-1", "256"]),
+        ("uint16", ["65535"], ["-1", "65536"]),
+        ("uint32", ["4294967295"], ["-1", "4294967296"]),
+        ("uint64", ["9223372036854775807"], ["-1", "18446744073709551616"]),
+        ("double-int", ["-9007199254740991", "9007199254740991"], ["9007199254740993"]),
+    ],
+)
+def test_formats_of_numbers_are_bounds(name: str, inside: list[str], outside: list[str]) -> None:
+    for types in ("integer", "number", ["integer", "null"]):
+        assert accepted({"type": types, "format": name}, inside + outside) == inside
+
+
+def test_a_number_keeps_its_own_bounds_beside_those_of_its_format() -> None:
+    schema = {"type": "integer", "format": "int32", "exclusiveMinimum": 2147483645, "multipleOf": 2}
+    assert accepted(schema, ["2147483644", "2147483645", "2147483646", "2147483647", "2147483648"]) == ["2147483646"]
+
+
+def test_formats_of_strings_that_restrict_nothing_are_taken_and_others_hold_or_are_named() -> None:
+    for name in ("binary", "password", "path", "file-path", "directory-path"):
+        assert accepted({"type": "string", "format": name, "maxLength": 1}, ['""', '"a"', '"ab"', "1"]) == ['""', '"a"']
+    texts = ['""', '"YQ=="', '"YWI="', '"YWJj"', '"YWJjZA=="', '"YQ"', '"YQ="', '"Y-=="', '"YQ==YQ=="']
+    assert accepted({"type": "string", "format": "byte"}, texts) == texts[:5]
+    for name in ("int32", "regex", "of-our-own"):
+        with pytest.raises(GuideError, match=name):
+            verify(SCHEMA, translate(SCHEMA, json.dumps({"type": "string", "format": name})))

@@ -27,6 +27,9 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
     "propertyNames": (True, {}, {"type": "string"}),
     "unevaluatedProperties": (True, {}),
     "unevaluatedItems": (True, {}),
+    # OpenAPI 3.0.4, 4.4: `binary` is "any sequence of octets", `password` "A hint to obscure the value." The others are Pydantic's for
+    # paths, and any text is one.
+    "format": ("binary", "password", "path", "file-path", "directory-path"),
 }
 """Keywords that the compiler refuses, with values that restrict nothing, which generators of schemas write."""
 
@@ -67,10 +70,28 @@ _FORMATS: Mapping[str, tuple[Part, ...]] = {
         {"pattern": f"^[^@]{{1,64}}@{_LABELS}$"},
         {"maxLength": 254},
     ),
+    # OpenAPI's format registry, byte: "base64 encoded data as defined in RFC4648".
+    "byte": ({"pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"},),
 }
 """Formats of which the compiler's own form admits more than is valid: the 29th of February of any year (RFC 3339, appendix C), leap
 seconds at any minute, names that are too long, or that look like an encoded one and decode to nothing. These admit less: no leap
 seconds, nine digits of a second, no two hyphens in a row in a host's name, no quoted or numeric parts of an address."""
+
+
+def _integers(least: int, most: int) -> Part:
+    """What is a number is a whole one, from here to there; all else may come."""
+    return {"type": ["integer", "string", "boolean", "null", "array", "object"], "minimum": least, "maximum": most}
+
+
+_INTEGER_FORMATS: Mapping[str, Part] = {
+    **{f"int{bits}": _integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) for bits in (8, 16, 32)},
+    **{f"uint{bits}": _integers(0, 2**bits - 1) for bits in (8, 16, 32)},
+    "int64": _integers(-(2**63 - 2**10), _INT64),  # the double next to its least
+    "uint64": _integers(0, _INT64),
+    "double-int": _integers(1 - _WHOLE, _WHOLE - 1),
+}
+"""OpenAPI's format registry, int32: "signed 32-bit integer", and the like. The compiler looks at formats of strings only, and would admit
+any number. These admit less where its own integers end."""
 
 
 class SchemaError(ValueError):
@@ -202,6 +223,8 @@ def _rewritten(schema: object) -> object:
     if isinstance(named, str) and named in _FORMATS:
         del made["format"]
         also += _FORMATS[named]
+    elif isinstance(named, str) and named in _INTEGER_FORMATS:  # the compiler still refuses the format of a string
+        also.append(_INTEGER_FORMATS[named])
     if also:
         others = made.get("allOf", [])
         made["allOf"] = [*others, *also] if isinstance(others, list) else others
