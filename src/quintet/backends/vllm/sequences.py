@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from quintet.backends.native.core.types import Outcome
-from quintet.backends.native.schedule.emit import REFUSED
+from quintet.backends.native.schedule.emit import REFUSED, refusal
 from quintet.backends.native.schedule.plan import Top
 from quintet.backends.native.wire.messages import EventRow, Row, Submit, TokenRow
 from quintet.backends.vllm.wire import Choose, Refused
@@ -121,8 +121,9 @@ class VllmSequence:
             if self.ended:
                 break
             if refused is not None and refused.position <= len(self.asked.tokens) + self.generated:
-                known = REFUSED.get(Outcome(refused.outcome), (BROKEN, Blame.SERVER))
-                rows.append(self.end(Finish.ERROR, *known))
+                outcome = Outcome(refused.outcome)
+                why = refusal(outcome, self.asked) if outcome in REFUSED else (BROKEN, Blame.SERVER)
+                rows.append(self.end(Finish.ERROR, *why))
                 break
             self.generated += 1
             finish = Finish.EOS if token in ends else Finish.LENGTH if self.generated >= self.asked.max_tokens else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import U8, Outcome, Scores
-from quintet.backends.native.schedule.emit import NUMERICAL, REFUSED, Emitter
+from quintet.backends.native.schedule.emit import NUMERICAL, Emitter, refusal
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.plan import Kind, Plan, Results, Segment
 from quintet.backends.native.schedule.queues import Queues
@@ -109,7 +109,7 @@ class Applier:
         seq.held = None
         token = results.tokens[row]
         if token < 0:
-            self.end(seq, Finish.ERROR, events, *REFUSED[Outcome(token)])
+            self.end(seq, Finish.ERROR, events, *refusal(Outcome(token), seq))
             return
         seq.generated.append(token)
         if self._emit.token(seq, token, results.logprobs[row], results.tops[row], events):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from quintet.backends.native.core.types import Outcome, Scores
 from quintet.backends.native.schedule.plan import Top
 from quintet.backends.native.schedule.sequence import Group, Sequence
 from quintet.backends.native.wire.messages import EventRow, Events, Row, ScoredRow, TokenRow
 from quintet.events import NO_DRAFTS, Blame, Finish
+from quintet.inputs.sampling import BAN
+from quintet.request import Sampling
+from quintet.thinking import Thinking
 
 NUMERICAL = "The model produced values that are not finite."
 """Client-safe reason of a sequence that ended because its logits were NaN or infinite."""
@@ -15,10 +20,39 @@ FAILED = "The engine could not process this request."
 
 REFUSED = {
     Outcome.NOT_FINITE: (NUMERICAL, Blame.NUMBERS),
-    Outcome.NOTHING_LEFT: ("The request's own controls ban every token that could come next.", Blame.REQUEST),
+    Outcome.NOTHING_LEFT: ("The request's own controls ban every token that could come next", Blame.REQUEST),
     Outcome.NO_WAY_ON: ("The guide is too complex to be followed to its end.", Blame.REQUEST),
 }
-"""Client-safe reasons of a sequence that ended because nothing could be drawn, and whose fault it is."""
+"""Outcomes that end a sequence, and whose fault each is; ``refusal`` has the whole reason."""
+
+
+class Controlled(Protocol):
+    """What of a sequence may ban tokens."""
+
+    @property
+    def sampling(self) -> Sampling: ...
+    @property
+    def bad_words(self) -> tuple[tuple[int, ...], ...]: ...
+    @property
+    def grammar(self) -> str: ...
+    @property
+    def thinking(self) -> Thinking | None: ...
+
+
+def refusal(outcome: Outcome, seq: Controlled) -> tuple[str, Blame]:
+    """The client-safe reason of a sequence that ended because nothing could be drawn, and whose fault it is."""
+    reason, blame = REFUSED[outcome]
+    if outcome is Outcome.NOTHING_LEFT:
+        own, thinking = seq.sampling, seq.thinking
+        banning = {
+            "guide": seq.grammar,
+            "reasoning budget": thinking is not None and thinking.budget is not None,
+            "allowed_token_ids": own.allowed_token_ids,
+            "bad_words": seq.bad_words,
+            "logit_bias": any(bias <= BAN for _, bias in own.logit_bias),
+        }
+        reason = f"{reason}: {', '.join(name for name, there in banning.items() if there)}."
+    return reason, blame
 
 
 class Emitter:
