@@ -45,8 +45,6 @@ def test_no_option_is_recommended_that_a_request_cannot_set() -> None:
     assert "coerce" not in message
 
 
-@pytest.mark.parametrize(
-    ("kind", "guide"), [(GuideKind.JSON_SCHEMA, {"$ref": "#"}), (GuideKind.REGEX, "[a&&b]"), (GuideKind.GRAMMAR, "root ::= root")]
-)
+@pytest.mark.parametrize(("kind", "guide"), [(GuideKind.REGEX, "[a&&b]"), (GuideKind.GRAMMAR, "start: a\na: a")])
 def test_what_admits_nothing_is_told_so(kind: GuideKind, guide: object) -> None:
     assert refusal(kind, guide) == "must admit some text, and not come to where nothing can follow"

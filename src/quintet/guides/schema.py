@@ -6,11 +6,11 @@ The compiler refuses most of what it does not enforce. What it would take and we
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from decimal import Decimal
 from typing import TypeGuard
-from urllib.parse import unquote
 
+from quintet.guides.endless import endless_places, target
 from quintet.guides.pattern import PatternError, from_ecma
 
 Part = dict[str, object]
@@ -107,10 +107,12 @@ def enforceable(schema: Part) -> Part:
     places = dict(_parts("#", schema))
     for place, part in places.items():
         _refuse(part, nested=place != "#")
-        target = part.get("$ref", "#")
-        if isinstance(target, str) and unquote(target) not in places:
+        if target(part) and target(part) not in places:
             raise SchemaError("must use $ref only to point at a schema inside itself, as in #/$defs/name")
-    made = _rewritten(schema)
+    never = endless_places(places)
+    if "#" in never:
+        raise SchemaError("must admit a value that ends: this one leads to itself, whatever is chosen")
+    made = _rewritten(schema, never)
     assert isinstance(made, dict)
     return made
 
@@ -201,21 +203,27 @@ def _scalars(value: object) -> Iterator[object]:
         yield value
 
 
-def _rewritten(schema: object) -> object:
-    """Regular expressions in the compiler's dialect, formats as regular expressions, bounds that hold for doubles."""
+def _rewritten(schema: object, never: Set[str]) -> object:
+    """Regular expressions in the compiler's dialect, formats as regular expressions, bounds that hold for doubles.
+
+    Args:
+        never: places that no value that ends fits.
+    """
     if not isinstance(schema, dict):
         return schema
+    if target(schema) in never:
+        return False
     made: Part = {}
     for key, value in _keywords(schema):
         if value in _NOTHING.get(key, ()):
             continue
         if key in _MAPS and isinstance(value, dict):
             pattern = _pattern if key == "patternProperties" else str
-            made[key] = {pattern(name): _rewritten(part) for name, part in value.items()}
+            made[key] = {pattern(name): _rewritten(part, never) for name, part in value.items()}
         elif key in _LISTS and isinstance(value, list):
-            made[key] = [_rewritten(part) for part in value]
+            made[key] = [_rewritten(part, never) for part in value]
         elif key in _SCHEMAS:
-            made[key] = _rewritten(value)
+            made[key] = _rewritten(value, never)
         else:
             made[key] = _pattern(value) if key == "pattern" and isinstance(value, str) else value
     also = list(_neighbours(made))

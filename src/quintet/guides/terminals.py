@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 
+from quintet.guides.endless import ending_rules
 from quintet.guides.gbnf import Chars, Choice, Name, Node, Range, Sequence, Times, read
 
 MOST_NODES = 2_000
@@ -41,7 +42,7 @@ def notation(text: str) -> str:
     Raises:
         ValueError: it is none.
     """
-    rules = read(text)
+    rules = ending_rules(read(text))
     named = {name: list(dict.fromkeys(_names(node))) for name, node in rules.items()}
     plain = _not_recursive(named)
     rules = {name: rules[name] for name in _used(named)}
