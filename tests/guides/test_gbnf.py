@@ -76,6 +76,7 @@ ACCEPTED = [
     ('root ::= (\n  start [\\]:]\n)\nstart ::= "x"', "x:"),
     ('root ::= (\n  start [0-9] # [1]: one\n)\nstart ::= "x"', "x1"),
     ('root ::= a-b a_b aB\na-b ::= "x"\na_b ::= "y"\naB ::= "z"', "xyz"),
+    ('root ::=\n    "x"\n\n  # or\n  | y\n  | "z"\ny ::= "y"\n', "z"),
 ]
 REJECTED = [
     ('root ::= ("a"{1,2}){1,3}', "aaaaaaa"),
@@ -104,7 +105,11 @@ def test_what_does_not_is_not(grammar: str, text: str) -> None:
     [
         ('root ::= "a" other', "there is no rule other"),
         (r"root ::= [a\-z]", "Invalid escape sequence"),
-        ('root ::= "a', "must be a valid grammar"),
+        ('root ::= "a', 'line 1 has "a where the end of the rule was expected'),
+        ('root ::= x\n\nx := "a"', "line 3 has : where ::= was expected"),
+        ("root ::= (x\n\n", r"line 3 has its end where \) was expected"),
+        ('root\n::= "a"', "line 1 has its end where ::= was expected"),
+        ('root ::= "a"\n= "b"', "line 2 has = where the name of a rule was expected"),
         ('first ::= "a"', "root"),
         ("", "root"),
     ],

@@ -1,4 +1,4 @@
-"""GBNF, llama.cpp's notation for grammars, read as llama.cpp reads it. Plain code.
+"""GBNF, llama.cpp's notation for grammars, read as llama.cpp reads it, but that a line may begin with ``|``. Plain code.
 
 Source: llama.cpp, grammars/README.md and src/llama-grammar.cpp. How the library follows what is read here: ``terminals``.
 """
@@ -24,6 +24,7 @@ _CHARACTER = re.compile(r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|
 _CODES = {"x": 4, "u": 6, "U": 10}
 _SIGNS = {"\\t": "\t", "\\r": "\r", "\\n": "\n", "\\\\": "\\", '\\"': '"', "\\[": "[", "\\]": "]"}
 _TIMES = re.compile(r"\{\s*([0-9]+)\s*(,?)\s*([0-9]*)\s*\}")
+_MEANT = {"is": "::=", "line": "the end of the rule", "close": ")", "name": "the name of a rule"}
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
 
@@ -111,11 +112,19 @@ class _Reader:
 
     def _choice(self, *, nested: bool) -> Node:
         parts = [self._sequence(nested=nested)]
-        while self._kind() == "or":
+        while self._or():
             self._at += 1
             self._skip(lines=True)
             parts.append(self._sequence(nested=nested))
         return parts[0] if len(parts) == 1 else Choice(tuple(parts))
+
+    def _or(self) -> bool:
+        """A ``|`` comes, which may begin a line: in XGrammar, whose grammars vLLM's clients send; no rule of llama.cpp's begins so."""
+        before = self._at
+        self._skip(lines=True)
+        if self._kind() != "or":
+            self._at = before
+        return self._kind() == "or"
 
     def _sequence(self, *, nested: bool) -> Node:
         parts: list[Node] = []
@@ -149,8 +158,9 @@ class _Reader:
 
     def _take(self, kind: str) -> str:
         if self._kind() != kind:
-            found = self._lexemes[self._at][1][:20] if self._kind() else "the end"
-            raise ValueError(f"there is no {kind} where {found} is")
+            line = 1 + sum(text.count("\n") for _, text in self._lexemes[: self._at])
+            found = "its end" if self._kind() in ("line", "") else self._lexemes[self._at][1][:20]
+            raise ValueError(f"line {line} has {found} where {_MEANT[kind]} was expected")
         self._at += 1
         return self._lexemes[self._at - 1][1]
 
