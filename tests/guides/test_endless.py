@@ -35,12 +35,28 @@ def accepted(schema: dict[str, object], texts: list[str]) -> list[str]:
         {"type": ["array", "object"], "prefixItems": [{}, NEXT], "minItems": 2, "properties": {"a": NEXT}, "required": ["a"]},
         {"type": "array", "items": [{}], "additionalItems": NEXT, "minItems": 2},
         {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
-        {"$ref": "#"},
     ],
 )
 def test_a_schema_that_no_value_that_ends_fits_is_refused(schema: dict[str, object]) -> None:
     with pytest.raises(SchemaError, match="a value that ends"):
         enforceable({"$defs": {"n": LIST}, **schema})
+
+
+@pytest.mark.fault("B12", "H10")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {
+            "oneOf": [{"type": "integer"}, {"$ref": "#/$defs/a"}],
+            "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"allOf": [{"$ref": "#/$defs/a"}]}},
+        },
+    ],
+)
+def test_a_schema_that_is_nothing_but_itself_is_refused(schema: dict[str, object]) -> None:
+    """Validators differ in what fits it."""
+    with pytest.raises(SchemaError, match=r"must not use \$ref in a circle"):
+        enforceable(schema)
 
 
 @pytest.mark.fault("B12", "H10")

@@ -73,9 +73,14 @@ def endless_places(places: Mapping[str, object]) -> Set[str]:
 
     Args:
         places: all schemas inside a schema.
+
+    Raises:
+        ValueError: a schema is nothing but itself, of which it cannot be said what fits it.
     """
     targets = (target(part) for part in places.values())
     names = dict.fromkeys(["#", *(name for name in targets if name in places)])
+    if circle := endless(names, lambda name, found: _fits(places[name], found, deep=False)):
+        raise ValueError(f"must not use $ref in a circle, as from {min(circle)}")
     return endless(names, lambda name, found: _fits(places[name], found))
 
 
@@ -85,18 +90,24 @@ def target(schema: object) -> str:
     return unquote(found) if isinstance(found, str) else ""
 
 
-def _fits(schema: object, live: Set[str]) -> bool:
-    """A finite value may fit, if one fits each of these places."""
+def _fits(schema: object, live: Set[str], *, deep: bool = True) -> bool:
+    """A finite value may fit, if one fits each of these places.
+
+    Args:
+        deep: look at members and items too.
+    """
     if not isinstance(schema, dict) or "const" in schema or "enum" in schema:
         return True
     if target(schema) and target(schema) not in live:
         return False
-    if not all(_fits(part, live) for part in _list(schema, "allOf")):
+    if not all(_fits(part, live, deep=deep) for part in _list(schema, "allOf")):
         return False
     for key in ("anyOf", "oneOf"):
         parts = _list(schema, key)
-        if parts and not any(_fits(part, live) for part in parts):
+        if parts and not any(_fits(part, live, deep=deep) for part in parts):
             return False
+    if not deep:
+        return True
     types = schema.get("type")
     kinds = {"object": _object_fits, "array": _array_fits}
     return any(kind not in kinds or kinds[kind](schema, live) for kind in (types if isinstance(types, list) else [str(types)]))

@@ -109,7 +109,10 @@ def enforceable(schema: Part) -> Part:
         _refuse(part, nested=place != "#")
         if target(part) and target(part) not in places:
             raise SchemaError("must use $ref only to point at a schema inside itself, as in #/$defs/name")
-    never = endless_places(places)
+    try:
+        never = endless_places(places)
+    except ValueError as error:
+        raise SchemaError(str(error)) from None
     if "#" in never:
         raise SchemaError("must admit a value that ends: this one leads to itself, whatever is chosen")
     made = _rewritten(schema, never)
