@@ -166,6 +166,24 @@ def test_what_is_no_schema_where_one_belongs_is_refused_and_not_taken_for_one_ar
 
 
 @pytest.mark.fault("A20")
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('{"type": "object",}', r"it is not valid JSON: .* \(line 1, column 19\)"),
+        ("[]", r"it must be a JSON object, got \[\]"),
+        ('{"items": {"a": 1, "a": 2}}', r"'items\.a' in it is given more than once"),
+        ('{"minimum": 1e999}', "'minimum' in it must be a finite number"),
+        ('{"items":' * 70 + "{}" + "}" * 70, ".* in it is nested deeper than 64 levels"),
+        ('{"minimum": ' + "1" * 70_000 + "}", "it has over 65536 bytes and must have no number of more than 100 digits"),
+    ],
+)
+def test_what_is_wrong_with_a_schema_in_a_string_is_told(text: str, why: str) -> None:
+    with pytest.raises(BadRequest, match=f"'guided_json' must hold one JSON object; {why}") as caught:
+        guide("openai", guided_json=text)
+    assert caught.value.param == "guided_json"
+
+
+@pytest.mark.fault("A20")
 @pytest.mark.parametrize("dialect", PROVIDERS)
 @pytest.mark.parametrize("wrapping", [{"name": "n"}, {"name": "n", "strict": True}, {"strict": True, "description": "d"}])
 def test_a_wrapping_with_nothing_in_it_is_refused(dialect: str, wrapping: dict[str, object]) -> None:

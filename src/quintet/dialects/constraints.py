@@ -61,8 +61,9 @@ class Schema:
             raise wrong_type(name, "an object, or a string that holds one", value)
         try:
             return decode_object(value.encode())
-        except BadRequest:
-            raise BadRequest(name, "must hold one JSON object", f"{len(value)} characters that do not") from None
+        except BadRequest as error:
+            where = f"'{error.param}' in it" if error.param else "it"
+            raise BadRequest(name, f"must hold one JSON object; {where} {error.rule.removeprefix('The body ')}", error.got) from None
 
 
 @dataclass(frozen=True, slots=True)

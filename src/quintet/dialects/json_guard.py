@@ -55,7 +55,9 @@ def decode_object(body: bytes) -> dict[str, object]:
     if _is_large(text):
         _require_small(text)
     if _has_long_number(body, text):
-        raise BadRequest("", f"A body of more than {LONG_BYTES} bytes must have no number of more than {MAX_DIGITS} digits", code=_INVALID)
+        raise BadRequest(
+            "", f"The body has over {LONG_BYTES} bytes and must have no number of more than {MAX_DIGITS} digits", code=_INVALID
+        )
     value = _parse(text)
     if not isinstance(value, dict):
         raise BadRequest("", "The body must be a JSON object", shorten(value), code=_INVALID)
