@@ -132,3 +132,24 @@ def test_formats_of_strings_that_restrict_nothing_are_taken_and_others_hold_or_a
     for name in ("int32", "regex", "of-our-own"):
         with pytest.raises(GuideError, match=name):
             verify(SCHEMA, translate(SCHEMA, json.dumps({"type": "string", "format": name})))
+
+
+@pytest.mark.fault("H10")
+def test_a_reference_to_true_or_false_is_one() -> None:
+    """As serde's generators write them: ``"Value": true``."""
+    about = {"$defs": {"any": True, "none": False}}
+    assert accepted({**about, "$ref": "#/$defs/any"}, ["1", "[null]"]) == ["1", "[null]"]
+    assert accepted({**about, "anyOf": [{"$ref": "#/$defs/none"}, {"type": "null"}]}, ["1", "null"]) == ["null"]
+    members = {"a": {"$ref": "#/$defs/any"}, "b": {"$ref": "#/$defs/none"}}
+    assert accepted({**about, "type": "object", "properties": members}, ["{}", '{"a":[]}', '{"b":1}']) == ["{}", '{"a":[]}']
+
+
+def test_a_reference_that_is_empty_and_types_that_are_none_are_told_as_what_they_are() -> None:
+    with pytest.raises(GuideError, match="must use [$]ref only to point"):
+        translate(SCHEMA, '{"$ref": ""}')
+    with pytest.raises(GuideError, match="reference to false"):
+        translate(SCHEMA, '{"$ref": "#/$defs/none", "$defs": {"none": false}}')
+    with pytest.raises(GuideError, match="Unsatisfiable"):
+        verify(SCHEMA, translate(SCHEMA, '{"type": []}'))
+    with pytest.raises(GuideError, match="type must be a string"):
+        verify(SCHEMA, translate(SCHEMA, '{"type": [{"type": "string"}]}'))

@@ -78,16 +78,16 @@ def endless_places(places: Mapping[str, object]) -> Set[str]:
         ValueError: a schema is nothing but itself, of which it cannot be said what fits it.
     """
     targets = (target(part) for part in places.values())
-    names = dict.fromkeys(["#", *(name for name in targets if name in places)])
+    names = dict.fromkeys(["#", *(name for name in targets if name is not None and name in places)])
     if circle := endless(names, lambda name, found: _fits(places[name], found, deep=False)):
         raise ValueError(f"must not use $ref in a circle, as from {min(circle)}")
     return endless(names, lambda name, found: _fits(places[name], found))
 
 
-def target(schema: object) -> str:
-    """Where a schema refers to; empty = nowhere."""
+def target(schema: object) -> str | None:
+    """Where a schema refers to."""
     found = schema.get("$ref") if isinstance(schema, dict) else None
-    return unquote(found) if isinstance(found, str) else ""
+    return unquote(found) if isinstance(found, str) else None
 
 
 def _fits(schema: object, live: Set[str], *, deep: bool = True) -> bool:
@@ -98,7 +98,8 @@ def _fits(schema: object, live: Set[str], *, deep: bool = True) -> bool:
     """
     if not isinstance(schema, dict) or "const" in schema or "enum" in schema:
         return True
-    if target(schema) and target(schema) not in live:
+    to = target(schema)
+    if to is not None and to not in live:
         return False
     if not all(_fits(part, live, deep=deep) for part in _list(schema, "allOf")):
         return False
@@ -110,7 +111,8 @@ def _fits(schema: object, live: Set[str], *, deep: bool = True) -> bool:
         return True
     types = schema.get("type")
     kinds = {"object": _object_fits, "array": _array_fits}
-    return any(kind not in kinds or kinds[kind](schema, live) for kind in (types if isinstance(types, list) else [str(types)]))
+    named = list(map(str, types if isinstance(types, list) else [types]))
+    return not named or any(kind not in kinds or kinds[kind](schema, live) for kind in named)
 
 
 def _object_fits(schema: dict[str, object], live: Set[str]) -> bool:

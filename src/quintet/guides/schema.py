@@ -106,8 +106,10 @@ def enforceable(schema: Part) -> Part:
     """
     places = dict(_parts("#", schema))
     for place, part in places.items():
-        _refuse(part, nested=place != "#")
-        if target(part) and target(part) not in places:
+        if isinstance(part, dict):
+            _refuse(part, nested=place != "#")
+        to = target(part)
+        if to is not None and to not in places:
             raise SchemaError("must use $ref only to point at a schema inside itself, as in #/$defs/name")
     try:
         never = endless_places(places)
@@ -115,16 +117,19 @@ def enforceable(schema: Part) -> Part:
         raise SchemaError(str(error)) from None
     if "#" in never:
         raise SchemaError("must admit a value that ends: this one leads to itself, whatever is chosen")
-    made = _rewritten(schema, never)
-    assert isinstance(made, dict)
+    # The compiler takes false where it stands, but gives up where it is referred to, whatever the alternatives.
+    made = _rewritten(schema, never | {place for place, part in places.items() if part is False})
+    if not isinstance(made, dict):
+        raise SchemaError("must admit some value, and is a reference to false")
     return made
 
 
-def _parts(place: str, schema: object) -> Iterator[tuple[str, Part]]:
+def _parts(place: str, schema: object) -> Iterator[tuple[str, Part | bool]]:
     """All schemas inside a schema with where they are, itself first; no values that merely look like one."""
+    if isinstance(schema, dict | bool):
+        yield place, schema
     if not isinstance(schema, dict):
         return
-    yield place, schema
     for key, value in schema.items():
         at = f"{place}/{key}"
         if key in _MAPS and isinstance(value, dict):
@@ -210,11 +215,11 @@ def _rewritten(schema: object, never: Set[str]) -> object:
     """Regular expressions in the compiler's dialect, formats as regular expressions, bounds that hold for doubles.
 
     Args:
-        never: places that no value that ends fits.
+        never: places that no value fits, or none that ends.
     """
     if not isinstance(schema, dict):
         return schema
-    if target(schema) in never:
+    if (to := target(schema)) is not None and to in never:
         return False
     made: Part = {}
     for key, value in _keywords(schema):
