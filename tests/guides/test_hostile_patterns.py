@@ -30,7 +30,7 @@ PLACES: dict[str, Callable[[str], Guide]] = {
     ),
 }
 
-NEVER = [r"(?=a)b", r"(?!a)b", r"(?<=a)b", r"(?<!a)b", r"(a)\1", r"(?P<n>a)(?P=n)", r"(?:a", r"a{3,2}"]
+NEVER = [r"c(?=a)b", r"c(?!a)b", r"(?<=a)b", r"(?<!a)b", r"(a)\1", r"(?P<n>a)(?P=n)", r"(?:a", r"a{3,2}"]
 COSTLY = [r"(a+)+b", r"(a|a)*c", r"(a|aa)+b", r"a{1,99999}", r"(a*)*b", r"((a{1,20}){1,20}){1,20}b", r"[a-c]*a[a-c]{12}"]
 
 

@@ -18,7 +18,7 @@ backslash, the compiler takes that one for a member too (llguidance 1.9.1): so t
 _ESCAPE = r"\\(?:u\{[0-9A-Fa-f]+\}|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[pP]\{[^{}]+\}|.?)"
 _QUANTIFIER = r"(?:[*+?]|\{\d+(?:,\d*)?\})\??"
 _SET = rf"\[\^?(?:{_ESCAPE}|[^\\\]])*\]?"
-_ATOM = re.compile(rf"({_ESCAPE})|({_QUANTIFIER})|({_SET})|(\((?:\?(?::|<[A-Za-z]\w*>)?)?)|.", re.DOTALL)
+ATOM = re.compile(rf"({_ESCAPE})|({_QUANTIFIER})|({_SET})|(\((?:\?(?::|<[A-Za-z]\w*>)?)?)|.", re.DOTALL)
 _MEMBER = re.compile(rf"({_ESCAPE})|--|.", re.DOTALL)
 
 _SAME = frozenset("dDwWtnrfvbBpPux")
@@ -36,7 +36,7 @@ def from_ecma(pattern: str) -> str:
         PatternError: it has no such form.
     """
     made, quantified = [], True
-    for atom in _ATOM.finditer(pattern):
+    for atom in ATOM.finditer(pattern):
         text, (escape, quantifier, members, group) = atom[0], atom.groups()
         if (quantifier and quantified) or group == "(?":
             raise PatternError(pattern[atom.start() : atom.start() + 8])

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import TypeGuard
 
 from quintet.guides.endless import endless_places, target
+from quintet.guides.lookahead import without_lookahead
 from quintet.guides.pattern import PatternError, from_ecma
 
 Part = dict[str, object]
@@ -226,21 +227,24 @@ def _rewritten(schema: object, never: Set[str]) -> object:
         if value in _NOTHING.get(key, ()):
             continue
         if key in _MAPS and isinstance(value, dict):
-            pattern = _pattern if key == "patternProperties" else str
-            made[key] = {pattern(name): _rewritten(part, never) for name, part in value.items()}
+            named = _pattern if key == "patternProperties" else str
+            made[key] = {named(name): _rewritten(part, never) for name, part in value.items()}
         elif key in _LISTS and isinstance(value, list):
             made[key] = [_rewritten(part, never) for part in value]
         elif key in _SCHEMAS:
             made[key] = _rewritten(value, never)
         else:
-            made[key] = _pattern(value) if key == "pattern" and isinstance(value, str) else value
+            made[key] = value
     also = list(_neighbours(made))
-    named = made.get("format")
-    if isinstance(named, str) and named in _FORMATS:
+    if isinstance(pattern := made.get("pattern"), str):
+        made["pattern"], *ahead = (_pattern(each) for each in without_lookahead(pattern))
+        also += [{"pattern": each} for each in ahead]
+    form = made.get("format")
+    if isinstance(form, str) and form in _FORMATS:
         del made["format"]
-        also += _FORMATS[named]
-    elif isinstance(named, str) and named in _INTEGER_FORMATS:  # the compiler still refuses the format of a string
-        also.append(_INTEGER_FORMATS[named])
+        also += _FORMATS[form]
+    elif isinstance(form, str) and form in _INTEGER_FORMATS:  # the compiler still refuses the format of a string
+        also.append(_INTEGER_FORMATS[form])
     if also:
         others = made.get("allOf", [])
         made["allOf"] = [*others, *also] if isinstance(others, list) else others
