@@ -215,7 +215,8 @@ def test_a_file_that_holds_a_key_is_nobody_elses(mode: int, command: Command, wr
         ("strict = 1", ": strict must be true or false, got 1."),
         ("kv-cache = 5", ": kv-cache must be a string, got 5."),
         ("speculation = 'on'", ": speculation: 'on' is not one of 'auto', 'off'."),
-        ("api-key = 'x'", ": api-key must be a list of strings, got 'x'."),
+        ("api-key = 'x'", ": api-key must be a list of strings, got ***."),
+        ("admin-key = 4711", ": admin-key must be a string, got ***."),
         ("served-model-name = [1]", ": served-model-name must be a list of strings, got [1]."),
     ],
 )

@@ -37,6 +37,11 @@ def test_what_is_no_url_is_refused(endpoint: str) -> None:
         exporting.check(endpoint, {})
 
 
+def test_a_password_in_it_is_not_told() -> None:
+    with pytest.raises(OptionError, match=r"got 'ftp://\*\*\*@x'"):
+        exporting.check("ftp://name:password@x", {})
+
+
 def lacking(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_spec(name: str, *_: Any) -> None:
         raise ModuleNotFoundError(name)

@@ -118,7 +118,8 @@ def test_what_cannot_be_meant_is_told_in_one_line(words: tuple[str, ...], said: 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--ledger", "x", "--ledger-keep", "90"), "--ledger-keep must be a whole number with a unit d or h"),
+        (("--ledger", "x", "--ledger-keep", "90"), "--ledger-keep must be a whole number up to 999999 with a unit d or h"),
+        (("--ledger", "x", "--ledger-keep", "1000000d"), "--ledger-keep must be a whole number up to 999999 with a unit d or h"),
         (("--ledger", "x", "--ledger-keep", "0d"), "--ledger-keep must be"),
     ],
 )

@@ -124,7 +124,8 @@ def read(file: Path, known: Mapping[str, click.Parameter], ctx: click.Context) -
             raise OptionError(f"{file}: unknown {'table' if isinstance(value, dict) else 'key'} {key!r}{_hint(key, known)}")
         rule, right = _rule(known[key])
         if not right(value):
-            raise OptionError(f"{file}: {key} must be {rule}, got {shorten(value)}.")
+            got = _HIDDEN if _secret(known[key]) else shorten(value)  # whoever forgets the brackets has written a key none the less
+            raise OptionError(f"{file}: {key} must be {rule}, got {got}.")
         try:
             known[key].type_cast_value(ctx, value)
         except click.BadParameter as error:
@@ -265,13 +266,14 @@ def _hint(key: str, known: Collection[str]) -> str:
 def _shown(param: click.Parameter, value: Any) -> Any:
     """A value as JSON can hold it, and keys hidden, as are a name and a password in a URL."""
     if _several(param):
-        return [_HIDDEN if _secret(param) else _shown_text(str(item)) for item in value]
+        return [_HIDDEN if _secret(param) else without_user(str(item)) for item in value]
     if _secret(param) and value is not None:
         return _HIDDEN
-    return _shown_text(str(value)) if isinstance(value, Path | str) else value
+    return without_user(str(value)) if isinstance(value, Path | str) else value
 
 
-def _shown_text(text: str) -> str:
+def without_user(text: str) -> str:
+    """A text without the name and the password of the URL that it may be."""
     return _USER.sub(f"{_HIDDEN}@", text)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from quintet.cli.configuration import without_user
 from quintet.cli.console import OptionError
 from quintet.errors import shorten
 
@@ -62,7 +63,7 @@ def _wrong(endpoint: str, variables: Mapping[str, str]) -> str:
     except ValueError:
         usable = False
     if not usable:
-        return f"must be a collector's base URL such as http://127.0.0.1:4318, got {shorten(endpoint)}"
+        return f"must be a collector's base URL such as http://127.0.0.1:4318, got {shorten(without_user(endpoint))}"
     for name in ("OTEL_EXPORTER_OTLP_PROTOCOL", *(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL" for signal in _SIGNALS)):
         if variables.get(name, _SPOKEN) not in ("", _SPOKEN):
             return f"speaks {_SPOKEN} alone, and {name} is {shorten(variables[name])}"

@@ -34,7 +34,7 @@ def parse_keep(text: str, option: str = "--ledger-keep") -> float:
         return 0.0
     found = re.fullmatch(r"([1-9]\d{0,5})([dh])", text.strip(), re.ASCII)
     if found is None:
-        raise OptionError(f"{option} must be a whole number with a unit d or h, such as 90d, or 0, got {shorten(text)}.")
+        raise OptionError(f"{option} must be a whole number up to 999999 with a unit d or h, such as 90d, or 0, got {shorten(text)}.")
     return float(found[1]) * _SECONDS[found[2]]
 
 
