@@ -46,13 +46,19 @@ def test_an_unknown_host_is_told() -> None:
         sockets.listen("no.such.host.invalid", 0)
 
 
+@pytest.mark.parametrize("host", ["127.0..1", f"{'a' * 64}.example.org"])
+def test_what_is_no_host_at_all_is_told(host: str) -> None:
+    with pytest.raises(sockets.ListenError, match="cannot listen on host '.*: it has an empty part"):
+        sockets.listen(host, 0)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "localhost", "::1"])
 def test_loopback_needs_no_key(host: str) -> None:
     net.check_exposure(host, (), no_key=False)
 
 
 @pytest.mark.fault("D14")
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "no.such.host.invalid", ""])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "no.such.host.invalid", "127.0..1", ""])
 def test_any_other_host_needs_a_key_or_plain_words(host: str) -> None:
     with pytest.raises(sockets.ListenError, match="--api-key KEY, --api-key-file FILE or --keys FILE, or --no-api-key"):
         net.check_exposure(host, (), no_key=False)

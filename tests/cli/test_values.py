@@ -117,6 +117,12 @@ def test_no_path_may_be_empty_which_would_be_the_folder_where_the_command_runs()
         assert str(error.value) in {f"{name} must not be empty." for name in (*param.opts, str(param.metavar))}
 
 
+def test_a_path_with_nul_which_only_a_file_can_give_is_told(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "quintet.toml"
+    file.write_text('ledger = "a\\u0000b"\n')
+    assert command("serve", "--config", str(file)) == (1, "", f"error: {file}: --ledger must be a path, without NUL, got 'a\\x00b'.\n")
+
+
 def test_an_empty_path_is_told_by_its_option_and_its_file_and_an_empty_variable_is_none(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

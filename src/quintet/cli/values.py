@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 import click
 
 from quintet.cli.console import OptionError
-from quintet.errors import QuintetError
+from quintet.errors import QuintetError, shorten
 
 
 class _AnyPath(click.Path):
     """Of something that is there, or will be; no empty one, which would be the folder where the command runs."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if param is not None and not os.fspath(value):
+        if param is not None and (not os.fspath(value) or "\0" in os.fspath(value)):
             name = max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
-            raise OptionError(f"{name} must not be empty.")
+            raise OptionError(f"{name} must not be empty." if not value else f"{name} must be a path, without NUL, got {shorten(value)}.")
         return super().convert(value, param, ctx)
 
 

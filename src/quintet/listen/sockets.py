@@ -28,6 +28,9 @@ READY = "ready"
 FIRST = 3
 """The descriptor of the first socket that is handed over."""
 
+_NO_NAME = "it has an empty part between two dots, or one of more than 63 characters"
+"""Said of a host that Python does not even ask for: it fails to write it as the name service has names (RFC 1035, 2.3.4)."""
+
 _BACKLOG = 2048
 _SEND_BYTES = 128 * 1024
 """Of an answer, what the system may hold for a client that does not read (Linux doubles it for its own needs)."""
@@ -100,8 +103,9 @@ def listen(host: str, port: int, option: str = "--port", *, free: bool = True) -
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except socket.gaierror as error:
-        raise ListenError(f"cannot listen on host {shorten(host)}: {error.strerror}.") from error
+    except (socket.gaierror, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else _NO_NAME
+        raise ListenError(f"cannot listen on host {shorten(host)}: {why}.") from error
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # restart at once, while old connections linger
@@ -185,7 +189,7 @@ def addresses(host: str) -> set[str]:
     """The IP addresses that a host means; of an unknown one none."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror:
+    except (socket.gaierror, UnicodeError):
         return set()
     return {str(address[0]).partition("%")[0] for *_, address in found}
 
