@@ -53,6 +53,27 @@ def test_what_is_wrong_is_told_with_its_line_and_a_code(tmp_path: Path, text: st
     assert [(fault.code, fault.line) for fault in faults] == [(code, line)] and faults[0].message.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"zzz", "invalid character (byte 0)"),
+        (b'{"custom_id": NaN}', "invalid character (byte 14)"),
+        (b'{"custom_id": "a"', "it ends too soon, or has half of a surrogate pair"),
+        (GOOD.replace('"x"', r'"\ud83d"').encode(), "it ends too soon, or has half of a surrogate pair"),
+        (b'{"custom_id": "\xff"}', "it is not UTF-8"),
+        (GOOD.replace('"x"', "[" * 5000 + "]" * 5000).encode(), "it is nested too deeply"),
+    ],
+)
+def test_what_is_no_json_is_told_why(tmp_path: Path, line: bytes, why: str) -> None:
+    (fault,) = found(tmp_path, line, limits=Limits()).faults
+    assert fault.message == f"This line is not parseable as valid JSON: {why}."
+
+
+def test_the_mark_with_which_editors_on_windows_begin_a_file_is_no_part_of_its_first_line(tmp_path: Path) -> None:
+    (line,) = found(tmp_path, f"\ufeff{GOOD}\r\n").lines
+    assert (tmp_path / "in").read_bytes()[line.start : line.start + line.size] == f"{GOOD}\r\n".encode()
+
+
 def test_only_requests_count_toward_the_most_of_them_and_only_so_many_lines_may_be_blank(tmp_path: Path) -> None:
     requests = [GOOD.replace('"a"', f'"{number}"') for number in range(10)]
     for end in ("\n\n", "\r\n\r\n", "\n \n"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,8 +79,9 @@ def validate(path: Path, asked: NewBatch, limits: Limits, seed: Callable[[int], 
     """Read a file; what is found so far comes again and again, so that whoever reads lets others have the interpreter in between."""
     found = Found()
     names: set[str] = set()
-    number = start = blank = 0
+    number = blank = 0
     with path.open("rb") as file:
+        start = file.seek(len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0)  # editors on Windows begin a file with it
         while data := file.readline(limits.line_bytes + len(b"\r\n")):
             number += 1
             blank += not data.strip()
@@ -136,14 +138,24 @@ def _repeated(data: bytes) -> str | None:
     return None
 
 
+def _malformed(error: Exception) -> str:
+    """Why a line is no JSON."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    said = str(error).removeprefix("JSON is malformed: ")
+    return "it ends too soon, or has half of a surrogate pair" if "truncated" in said else said  # msgspec's word for both
+
+
 def _read(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatch, limits: Limits) -> Fault | None:
     number = line.number
     try:
         request = _DECODER.decode(data)
     except msgspec.ValidationError as error:
         return Fault("invalid_request", f"The line is no request: {shorten(str(error), 120)[1:-1]}.", number)  # it names what was sent
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Fault("invalid_json_line", "This line is not parseable as valid JSON.", number)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Fault("invalid_json_line", f"This line is not parseable as valid JSON: {_malformed(error)}.", number)
     if (name := _repeated(data)) is not None:
         return Fault("duplicate_key", f"The member {name} is given more than once.", number, name)
     if not 0 < len(request.custom_id) <= MOST_NAME:
