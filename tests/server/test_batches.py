@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -233,6 +235,42 @@ def test_a_folder_that_another_server_has_is_not_touched(tmp_path: Path) -> None
         assert (await one.get("/v1/files")).status == 503
         other.leave()
         assert (await one.get("/v1/files")).status == 200
+
+    play(tmp_path, scenario)
+
+
+def move_away(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("lose", [shutil.rmtree, move_away, lambda folder: (folder / "batches.sqlite").unlink()])
+def test_a_folder_that_is_deleted_or_moved_away_under_a_server_is_begun_anew(
+    tmp_path: Path, lose: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(one: World) -> None:
+        lost = await one.begin(*(line(f"{number}", max_tokens=500) for number in range(100)))
+        lose(one.folder)
+        assert (await one.post("/v1/batches", {**GOOD, "input_file_id": lost["input_file_id"]})).status == 503, "nothing is taken on"
+        async with asyncio.timeout(10):
+            while (await one.get("/v1/files")).status == 503:
+                await asyncio.sleep(0.01)
+        assert (await one.get(f"/v1/batches/{lost['id']}")).status == 404
+        assert (await one.ended(await one.begin(line("a"))))["request_counts"]["completed"] == 1
+
+    play(tmp_path, scenario)
+    assert "kept was deleted or replaced while it was open" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_of_a_folder_whose_files_are_deleted_under_a_server_the_rest_stays(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        done = await one.ended(await one.begin(line("a")))
+        shutil.rmtree(one.folder / "files")
+        async with asyncio.timeout(10):
+            while (await one.upload(b"x")).status == 503:
+                await asyncio.sleep(0.01)
+        assert (await one.get(f"/v1/batches/{done['id']}")).json() == done
+        assert (await one.get(f"/v1/files/{done['output_file_id']}/content")).status == 404
 
     play(tmp_path, scenario)
 

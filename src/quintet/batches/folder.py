@@ -36,6 +36,7 @@ class Folder:
         self.path = path
         self._files = path / "files"
         self._lock: int | None = None
+        self._opened: tuple[tuple[int, int], ...] | None = None
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)  # for itself: a parent that mkdir makes beside has not the mode
             self._files.mkdir(mode=0o700, exist_ok=True)
@@ -71,6 +72,23 @@ class Folder:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def remember(self) -> None:
+        """What is there now is what is used from here on; see ``lost``."""
+        self._opened = self._identity()
+
+    @property
+    def lost(self) -> bool:
+        """What was opened is not at its place any more: nobody would find what is written to it, and no new file can be made beside it."""
+        try:
+            return self._opened is not None and self._identity() != self._opened
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:  # of a disk that does not answer: nobody can tell
+            return False
+
+    def _identity(self) -> tuple[tuple[int, int], ...]:
+        return tuple((info.st_dev, info.st_ino) for info in map(os.stat, (self.database, self._files)))
 
     def require_room(self, more: int = 0) -> None:
         """

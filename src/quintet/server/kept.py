@@ -40,6 +40,7 @@ class Kept:
         self._desk: Desk | None = None
         self._runner: Runner | None = None
         self._running: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None  # a folder that was lost
 
     @property
     def config(self) -> BatchConfig:
@@ -62,18 +63,23 @@ class Kept:
 
     async def end(self) -> None:
         """Leave everything as it is; the next process goes on."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
-        if self._desk is not None:
-            await asyncio.to_thread(self._desk.close)
+        if self._leaving is not None:
+            await self._leaving
+        await _left(self._running, self._desk)
 
     def folder(self) -> Folder:
-        """
+        """What is at the path. If it was deleted or replaced while it was open, what is there now, once the other is let go of.
+
         Raises:
             NotFound: nothing is kept.
-            Overloaded: the folder cannot be used.
+            Overloaded: the folder cannot be used, or not yet.
         """
+        if self._folder is not None and self._folder.lost:
+            _log.error("batches: %s was deleted or replaced while it was open; it is opened anew", self._folder.path)
+            self._leaving = asyncio.create_task(_left(self._running, self._desk))
+            self._folder = self._desk = self._runner = self._running = None
+        if self._leaving is not None and not self._leaving.done():  # SQLite would take its log for the next database's
+            raise Overloaded(_FULL, _RETRY_AFTER_S)
         if self._folder is None:
             try:
                 self._open()
@@ -109,10 +115,20 @@ class Kept:
         except BatchFolderError:
             folder.leave()
             raise
+        folder.remember()
         self._folder = folder
         self._runner = Runner(folder, self._desk, self._compute, self._now, limits=self._limits, keep=config.keep)
         self._running = asyncio.create_task(self._runner.run())
         self._running.add_done_callback(_told)
+
+
+async def _left(running: asyncio.Task[None] | None, desk: Desk | None) -> None:
+    """A folder, as it is."""
+    if running is not None:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    if desk is not None:
+        await asyncio.to_thread(desk.close)
 
 
 @contextlib.contextmanager
