@@ -87,6 +87,18 @@ def test_every_change_counts_within_a_second(tmp_path: Path) -> None:
     assert now() is None
 
 
+def test_another_store_with_as_many_changes_that_is_copied_over_it_counts_too(tmp_path: Path) -> None:
+    """As ``cp`` does it: the file stays the same one, of the same size."""
+    old, new = (KeyStore(tmp_path / name).add(replace(FULL, expires=None)) for name in ("keys.db", "new.db"))
+    clock, path = Clock(), tmp_path / "keys.db"
+    keys = ring(path, clock)
+    assert keys.find(old.encode()) is not None
+    path.write_bytes((tmp_path / "new.db").read_bytes())
+    clock.now += LOOK_S
+    assert keys.find(old.encode()) is None
+    assert keys.find(new.encode()) is not None
+
+
 def test_a_name_is_one_keys_while_it_is_in_force(tmp_path: Path) -> None:
     store = KeyStore(tmp_path / "keys.db")
     store.add(Key(b"", "alice"))

@@ -1,7 +1,7 @@
 """The key store: a SQLite file that ``quintet keys`` writes and a server reads, at the same time.
 
-It holds digests, never keys. A server only reads, and only where the count of changes in the file's header says that there is something
-new. All values are bound parameters.
+It holds digests, never keys. A server only reads, and only where the file's times, or the count of changes in its header, say that there is
+something new. All values are bound parameters.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class KeyStore:
         info = look(self.path)
         with _told(self.path), self.path.open("rb", buffering=0) as file:
             changes = int.from_bytes(file.read(_CHANGES.stop)[_CHANGES])
-        return info.st_ino, info.st_mode, info.st_size, changes
+        # The time, since another store that is copied over this one may have seen as many changes; the count, since times are coarse.
+        return info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns, changes
 
     # -- both sides
 
