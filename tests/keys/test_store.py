@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quintet.config import ServerConfig
 from quintet.keys.file import BusyError, KeyFileError
 from quintet.keys.key import Key, Scope
 from quintet.keys.ring import LOOK_S, KeyRing
+from quintet.keys.sources import key_sources
 from quintet.keys.store import PREFIX, KeyStore
 from quintet.quota import Limits
 
@@ -233,6 +236,49 @@ def test_while_a_change_is_being_written_the_keys_stay_as_they_were(tmp_path: Pa
     clock.now += LOOK_S
     found = keys.find(secret)
     assert found is not None and found.priority == 2
+
+
+def killed_in_a_change(path: Path) -> None:
+    """A command that had written a part of its change into the file."""
+    code = (
+        "import os, sqlite3, sys\n"
+        "writer = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "writer.execute('PRAGMA cache_size = 1')\n"
+        "writer.execute('BEGIN IMMEDIATE')\n"
+        "writer.execute('CREATE TABLE more (x)')\n"
+        "writer.executemany('INSERT INTO more VALUES (randomblob(1000))', [()] * 1000)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert path.with_name(f"{path.name}-journal").exists()
+
+
+def test_what_a_command_has_left_that_was_killed_is_undone_where_a_server_starts_and_by_none_that_runs(tmp_path: Path) -> None:
+    path, clock = tmp_path / "keys.db", Clock()
+    secret = KeyStore(path).add(Key(b"", "alice")).encode()
+    keys, before = ring(path, clock), path.read_bytes()
+    killed_in_a_change(path)
+    clock.now += LOOK_S
+    assert keys.find(secret) is not None and path.read_bytes() != before
+    with pytest.raises(BusyError, match="a change of it was broken off; run quintet keys list as its owner"):
+        KeyStore(path).read()
+    key_sources(ServerConfig(keys=path))
+    assert path.read_bytes() == before
+    assert ring(path, clock).find(secret) is not None
+
+
+def test_a_server_that_starts_waits_for_a_change(tmp_path: Path) -> None:
+    path, clock = tmp_path / "keys.db", Clock()
+    secret = KeyStore(path).add(Key(b"", "alice")).encode()
+    writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(BusyError, match="another command is changing it"):
+        KeyStore(path).read()
+    over = threading.Timer(0.3, writer.execute, ("ROLLBACK",))
+    over.start()
+    assert KeyRing((), key_sources(ServerConfig(keys=path)), clock, clock).find(secret) is not None
+    over.join()
+    writer.close()
 
 
 def test_commands_at_the_same_time_lose_nothing(tmp_path: Path) -> None:

@@ -126,7 +126,9 @@ def list_(keys: Path, *, as_json: bool) -> None:
     from quintet.keys.store import KeyStore
 
     now = time.time()
-    found = [_told(key, now) for key in KeyStore(keys).read()]
+    store = KeyStore(keys)
+    store.settle()
+    found = [_told(key, now) for key in store.read()]
     if as_json:
         sys.stdout.write(json.dumps(found, indent=2) + "\n")
         return

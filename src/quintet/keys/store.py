@@ -34,6 +34,12 @@ _BUSY_S = 5.0  # a command waits so long for another one; a server does not wait
 # database file is unlocked after having been modified".
 _CHANGES = slice(24, 28)
 
+_CHANGING = {
+    sqlite3.SQLITE_BUSY: "another command is changing it; try again",
+    sqlite3.SQLITE_READONLY: "a change of it was broken off; run quintet keys list as its owner, which undoes what was done of it",
+}
+"""What SQLite says where there are keys, only not now, as people can mend it."""
+
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 _SCHEMA = (
@@ -72,6 +78,16 @@ class KeyStore:
         self.path = path
 
     # -- the server's side
+
+    def settle(self) -> None:
+        """Wait for a command that changes it, and undo what one has left half done that was killed: once, before a server serves.
+
+        Raises:
+            KeyFileError: see ``read``.
+        """
+        check_private(self.path)
+        with _told(self.path):
+            _connect(self.path, "rw", _BUSY_S).close()  # a first look is enough for SQLite to do both
 
     def stamp(self) -> tuple[int, ...]:
         """Differs when the store has changed.
@@ -181,8 +197,8 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         # A command that was killed in the middle of a change leaves it to be undone by the next one, which whoever only reads must not do.
-        changing = error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY)
-        raise (BusyError if changing else KeyFileError)(f"{path}: {error}") from None
+        why = _CHANGING.get(error.sqlite_errorcode & 0xFF)
+        raise (BusyError if why else KeyFileError)(f"{path}: {why or error}") from None
     except sqlite3.Error as error:
         raise KeyFileError(f"{path}: {error}") from None
     except OSError as error:
