@@ -167,6 +167,26 @@ def test_whatever_is_killed_every_line_is_answered_once_and_to_the_byte_as_witho
     assert found == expected
 
 
+def test_no_drain_waits_for_lines_for_which_nobody_waits(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with again(folder) as (one, client):
+        batch = begin(client, jsonl([line(number, n=64, max_tokens=4000, ignore_eos=True) for number in range(20)]))
+        until(lambda: not running(one).endswith(b" 0.0"))
+        since = time.monotonic()
+        assert one.end(signal.SIGTERM)[0] == 0
+        assert time.monotonic() - since < 5, "as one that is idle"
+    with again(folder) as (_, client):
+        assert client.batches.retrieve(batch.id).status == "in_progress"
+        client.batches.cancel(batch.id)
+        assert ended(client, batch).status == "cancelled"
+
+
+def running(one: Served) -> bytes:
+    """The line of ``/metrics`` that tells how many sequences run."""
+    page = one.send("/metrics", None, {})[1]
+    return next(text for text in page.splitlines() if text.startswith(b"vllm:num_requests_running{"))
+
+
 def run(file: Path, output: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "quintet", "batch", "run", str(file), "-o", str(output), "--toy", *words]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)

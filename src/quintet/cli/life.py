@@ -133,11 +133,14 @@ class Life:
             _log.warning("%d connections are not done %g s after the hand-over; they are ended", self._server.connections, self._drain)
 
     async def _drained(self) -> None:
-        """Refuse new work, still answering that, until what there is is done, or time is up."""
+        """Refuse new work, still answering that, until all answers are given, or time is up.
+
+        For what nobody waits for, as the lines of batches, neither does this: the next process computes them anew, to the same bytes.
+        """
         self._models.drain()
         try:
             async with asyncio.timeout(self._drain):
-                while self._models.live or self._server.answering:
+                while self._server.answering:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             _log.warning("draining is given up after %g s", self._drain)
