@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintet.batch import NewBatch
+from quintet.batches import folder as folder_module
 from quintet.batches.folder import Folder
 from quintet.batches.validation import Limits, validate
 
@@ -28,6 +30,13 @@ def test_a_folder_that_is_made_is_its_owners_alone_whatever_the_umask(mask: int,
         os.umask(before)
     for made in (path, folder.content("any").parent):
         assert made.stat().st_mode & 0o777 == 0o700
+
+
+def test_who_finds_no_room_on_a_disk_that_has_some_is_told_what_is_left_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "MIN_FREE", 1 << 60)
+    with pytest.raises(OSError, match=f"no room: {1 << 40} MiB of the disk are always left free") as error:
+        Folder(tmp_path / "kept").require_room()
+    assert error.value.errno == errno.ENOSPC
 
 
 @settings(max_examples=100, deadline=None)

@@ -97,7 +97,7 @@ class Folder:
         """
         info = os.statvfs(self.path)
         if info.f_bavail * info.f_frsize < more + MIN_FREE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            raise OSError(errno.ENOSPC, f"no room: {MIN_FREE >> 20} MiB of the disk are always left free", str(self.path))
 
     def draft(self) -> Draft:
         """A new file, that is not there yet."""
