@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
 
 import jsonschema_rs
 import pytest
-from tests.guides.test_pattern import admits, start
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.guides.test_pattern import ATOMS, PATTERNS, SETS, admits, admitted, start
 
 from quintet.guides.lookahead import without_lookahead
 from quintet.guides.protocol import GuideError
 
 LABEL = r"[a-z0-9](?:[-0-9a-z]{0,61}[0-9a-z])?"
-PATTERNS = {
+GENERATED = {
     "Zod 4, email": (r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$", "a.'-+"),
     "Zod 4, hostname": (rf"^(?=.{{1,5}}\.?$){LABEL}(?:\.{LABEL})*\.?$", "a1.-"),
     "Pydantic 2.12, Decimal": (r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$", "01.+-"),
@@ -27,10 +30,10 @@ PATTERNS = {
 }
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", GENERATED)
 def test_a_look_ahead_at_the_beginning_holds(name: str) -> None:
     """All that the pattern matches comes, and nothing else."""
-    pattern, alphabet = PATTERNS[name]
+    pattern, alphabet = GENERATED[name]
     at, valid, rng = (
         start({"type": "string", "pattern": pattern}),
         jsonschema_rs.Draft202012Validator({"pattern": pattern}),
@@ -54,6 +57,30 @@ def test_nothing_of_a_line_break_is_admitted_that_the_pattern_does_not() -> None
     at = start({"type": "string", "pattern": r"^(?!.*x)[\s\S]*$"})
     assert admits(at, "a\nb")
     assert not admits(at, "a\nx")
+
+
+ONE = st.sampled_from(ATOMS) | SETS
+LOOKS = st.one_of(
+    PATTERNS.map("(?={})".format),
+    st.builds("(?!{})".format, ONE),
+    st.builds("(?!{}{}$)".format, ONE, st.sampled_from("*+")),
+    st.builds("(?!.*{}{})".format, ONE, st.sampled_from(["", ".*", ".*$"])),
+    ONE.map(lambda one: f"(?!.*{one}{one})"),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(LOOKS, min_size=1, max_size=2).map("".join), PATTERNS)
+def test_what_is_admitted_is_valid(looks: str, pattern: str) -> None:
+    """By another validator, whose ``\\s`` and ``\\w`` are ECMA 262's only where nothing looks ahead."""
+    whole = f"^{looks}{pattern}"
+    assume(not re.search(r"\\[sSwWdD]", whole))
+    try:
+        found = admitted(whole)
+        valid = jsonschema_rs.Draft202012Validator({"pattern": whole})
+    except (GuideError, jsonschema_rs.ValidationError, ValueError):
+        return
+    assert [text for text in found if not valid.is_valid(text)] == []
 
 
 @pytest.mark.parametrize(

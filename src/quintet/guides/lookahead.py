@@ -84,7 +84,8 @@ def _banned(body: str) -> str | None:
 def _but(one: str) -> str:
     """Every character but those of an atom; empty = it is not such a one."""
     if one.startswith("[") and one.endswith("]"):
-        return f"[{one[2:]}" if one.startswith("[^") else f"[^{one[1:]}"
+        escaped = "\\" * (one[2:3] == "^")  # a member, which would be the sign of what is not in the set
+        return f"[{escaped}{one[2:]}" if one.startswith("[^") else f"[^{one[1:]}"
     if len(one) == 1:
         return "" if one in ".^$()|*+?{" else f"[^\\{one}]" if one in "]\\-" else f"[^{one}]"
     return f"[^{one}]" if one.startswith("\\") and one[1:2] not in ("b", "B") else ""
