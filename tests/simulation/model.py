@@ -90,7 +90,7 @@ class SimulatedModel:
         of, last = segments[batch.rows], positions[batch.rows]
         seen = sums[of, last]
         if self.window:  # what lies in pages that were let go of is on both sides
-            seen = seen - np.where(last >= self.window, sums[of, last - self.window], np.uint64(0))
+            seen = seen - np.where(last >= self.window, sums[of, np.maximum(last - self.window, 0)], np.uint64(0))
         rows[:, :8] = seen[:, None].view(np.uint8)
         rows[:, 8:16] = batch.tokens[batch.rows].astype(np.int64)[:, None].view(np.uint8)
         return rows

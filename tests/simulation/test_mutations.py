@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -38,10 +39,11 @@ def keeps_a_page_of_what_is_preempted(real: Any) -> Any:
 
 
 def goes_on_after_a_death_with_what_was_told_a_part(real: Any) -> Any:
-    def down(self: InFlight, **how: bool) -> None:
+    def down(self: InFlight, **how: bool) -> int:
         for request in self._in_flight.values():
             request.stream.delivered = False
-        real(self, **how)
+        broken: int = real(self, **how)
+        return broken
 
     return down
 
@@ -194,10 +196,13 @@ FAULTS: list[tuple[int, Any, str, Callable[[Any], Any], str]] = [
 """The first seed that shows it, the code, what is wrong with it, and the promise."""
 
 
+# A world that breaks a promise is left as it stands, with clients that wait: Python cannot close those that wait in a generator.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("seed", "where", "what", "fault", "broken"), FAULTS, ids=[fault.__name__ for *_, fault, _ in FAULTS])
 def test_a_fault_in_the_code_is_found_by_the_promise_it_breaks(
     seed: int, where: Any, what: str, fault: Callable[[Any], Any], broken: str
 ) -> None:
     with patch.object(where, what, fault(getattr(where, what))):
-        found = (promise(Case(seed + number))[0].split(":")[0] for number in range(WORLDS))
-        assert broken in found
+        found = any(promise(Case(seed + number))[0].split(":")[0] == broken for number in range(WORLDS))
+    gc.collect()  # and not in another test
+    assert found

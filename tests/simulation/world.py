@@ -246,6 +246,7 @@ def _simulated(machine: Machine) -> Iterator[None]:
     """The simulated parts stand in the places of the real ones."""
     places: list[tuple[Any, str, Any]] = [
         (process_module, "spawn", lambda module, level, form: module),
+        (process_module, "trim", lambda: None),  # the collector's time is real
         (process_module, "Connection", functools.partial(SimulatedConnection, machine)),
         (engine_module, "Stream", functools.partial(WatchedStream, machine.watch)),
         (queues_module, "WaitingQueue", WatchedQueue),

@@ -94,10 +94,10 @@ class World:
             first.call()
         self.now = end
 
-    def run(self, request_id: int) -> Stream:
+    def run(self, request_id: int, *, shown: bool = True) -> Stream:
         sequence = PreparedSequence((request_id,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
         stream = Stream(1)
-        self.made.run(Submit.of(request_id, (sequence,), self.now), stream)
+        self.made.run(Submit.of(request_id, (sequence,), self.now), stream, shown=shown)
         return stream
 
     def step(self, request_id: int, row: TokenRow | EventRow, steps: int = 1) -> None:

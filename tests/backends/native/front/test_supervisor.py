@@ -50,19 +50,27 @@ def test_the_bytes_of_a_token_are_added_here() -> None:
 # ---- deaths
 
 
-def test_a_worker_that_died_is_started_again_at_once_and_what_nobody_saw_a_part_of_is_run_again() -> None:
+def test_a_worker_that_died_is_started_again_at_once_and_what_nobody_saw_a_part_of_is_run_again(caplog: pytest.LogCaptureFixture) -> None:
     world = ready()
-    seen, unseen = world.run(1), world.run(2)
-    world.link.say(Started((1, 2)))
+    seen, unseen, whole = world.run(1), world.run(2), world.run(3, shown=False)
+    world.link.say(Started((1, 2, 3)))
     world.step(1, TokenRow(0, 97))
+    world.step(3, TokenRow(0, 97))
     world.told()
     world.link.say(Died("it ended."))
+    assert caplog.messages == ["it ended. It is started again.", "of the engine's requests 1 broke off, and 2 are run again"]
     assert (all_of(seen)[-1].finish, all_of(seen)[-1].error) == (Finish.ERROR, INTERRUPTED)
     assert (world.state, all_of(unseen)) == (State.LOADING, [])
     world.wait(0)
     assert world.link.starts == 2
     world.link.say(READY)
     assert (world.state, world.told()) == (State.READY, [2])
+    world.step(2, TokenRow(0, 98))
+    assert world.told() == [3]
+    world.step(3, TokenRow(0, 97))
+    assert len(all_of(whole)) == 1, "it had this one"
+    world.step(3, EventRow(0, 99, finish=Finish.LENGTH))
+    assert [event.token for event in all_of(whole)] == [97, 99]
 
 
 @pytest.mark.parametrize(("end", "kind"), [(Died("no such file", True), ModelError), (Died("it broke."), EngineFailed)])

@@ -86,6 +86,9 @@ class InFlight:
         self.refused = 0
         """Requests that were taken for the cause of deaths and not run, in all."""
 
+    def __len__(self) -> int:
+        return len(self._in_flight)
+
     @property
     def live(self) -> int:
         """Sequences that have not ended."""
@@ -163,11 +166,14 @@ class InFlight:
         self._first = len(self._held)
         self._next()
 
-    def down(self, *, unsound: bool = False) -> None:
+    def down(self, *, unsound: bool = False) -> int:
         """The engine is gone: end what it took with it, and keep what can be run again without anybody noticing.
 
         Args:
             unsound: it was ended for that; else what it was computing may be the cause.
+
+        Returns:
+            Requests that broke off.
         """
         computed = [request for request in self._in_flight.values() if request.computed]
         # In this order, so that of equal requests the one with more blame counts.
@@ -179,6 +185,7 @@ class InFlight:
         self._up, self._alone, self._trial, self._first = False, False, None, 0
         self._held.clear()
         self._over.clear()
+        broken = 0
         for request in list(self._in_flight.values()):
             request.deaths += request.computed
             request.sent = request.computed = False
@@ -186,8 +193,10 @@ class InFlight:
                 self._end(request, Finish.ABORT)
             elif not request.repeatable:
                 self._end(request, Finish.ERROR, INTERRUPTED)
+                broken += 1
             elif request.told is not None:
                 request.told.begin_again()
+        return broken
 
     def release(self) -> list[InFlightRequest]:
         """While no engine is up: let go of what waits and is no suspect, so that another engine can ``take`` it."""

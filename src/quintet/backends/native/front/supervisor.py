@@ -289,9 +289,11 @@ class Supervisor:
         wait = pause(self._failures, deaths)
         often = f", for it has ended {deaths} times in {WINDOW_S / 60:.0f} minutes" if deaths >= OFTEN else ""
         _log.error("%s It is started again%s%s.", message.reason or "the engine ended.", f" in {wait:g} s" if wait else "", often)
-        self._work.down(unsound=unsound)
+        broken = self._work.down(unsound=unsound)
         if self._failures < GIVEN_UP:
             self.state, self.progress = State.LOADING, 0.0
+            if broken or len(self._work):
+                _log.warning("of the engine's requests %d broke off, and %d are run again", broken, len(self._work))
         else:
             self.state = State.DEAD
             self._end_all(Finish.ERROR, DIED)
