@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import sqlite3
 import tracemalloc
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.server.kept import FORM, GOOD, World, form, jsonl, line, play
 
 from quintet.batches import runner
 from quintet.batches.folder import Folder
+from quintet.batches.store import Store
 from quintet.config import BatchConfig
 from quintet.server import files, uploads
 from quintet.server.asgi import Message
@@ -42,6 +44,50 @@ def test_files_expire_and_are_deleted_and_what_a_batch_needs_stays(tmp_path: Pat
         assert gone.json() == {"id": batch["input_file_id"], "object": "file", "deleted": True}
         assert not (one.folder / "files" / batch["input_file_id"]).exists()
         assert (await one.get(f"/v1/files/{batch['input_file_id']}")).status == 404
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_a_list_goes_on_after_a_file_that_was_deleted_or_has_expired(tmp_path: Path, order: str) -> None:
+    """As an SDK does for ``for file in client.files.list(limit=2): client.files.delete(file.id)``."""
+
+    async def scenario(one: World) -> None:
+        more = {"expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+        files = [(await one.upload(b"x", **more)).json()["id"] for _ in range(5)]
+        seen: list[str] = []
+        while page := (await one.get("/v1/files", f"limit=2&order={order}" + "".join(f"&after={id_}" for id_ in seen[-1:]))).json()["data"]:
+            for file in page:
+                assert (await acall(one.app, method="DELETE", path=f"/v1/files/{file['id']}")).status == 200
+            seen += [file["id"] for file in page]
+        assert seen == (files if order == "asc" else files[::-1])
+        first, last = (await one.upload(b"x", **more)).json()["id"], (await one.upload(b"x")).json()["id"]
+        one.clock.now += 3600
+        connection = sqlite3.connect(Folder(one.folder).database)
+        Store(connection).expire(one.clock.now, 0)
+        connection.commit()
+        after = first if order == "asc" else last
+        expected = [last] if order == "asc" else []
+        assert [file["id"] for file in (await one.get("/v1/files", f"order={order}&after={after}")).json()["data"]] == expected
+        Store(connection).expire(one.clock.now + 86_400, 0)
+        connection.commit()
+        connection.close()
+        assert (await one.get("/v1/files", f"after={first}")).status == 400
+
+    play(tmp_path, scenario)
+
+
+def test_a_list_of_batches_goes_on_after_one_that_is_forgotten(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        old = await one.ended(await one.begin(line("a")))
+        one.clock.now += 3600
+        new = await one.ended(await one.begin(line("a")))
+        connection = sqlite3.connect(Folder(one.folder).database)
+        Store(connection).expire(one.clock.now, 3600)
+        connection.commit()
+        connection.close()
+        assert [batch["id"] for batch in (await one.get("/v1/batches")).json()["data"]] == [new["id"]]
+        assert (await one.get("/v1/batches", f"after={old['id']}")).json()["data"] == []
 
     play(tmp_path, scenario)
 

@@ -33,6 +33,10 @@ CREATE TABLE lines (
 CREATE TABLE results (batch INTEGER NOT NULL, ok INTEGER NOT NULL, line INTEGER NOT NULL, body BLOB NOT NULL, UNIQUE (batch, ok, line));
 """
 
+# Whoever lists files and deletes each as it comes asks for the next page after one that is gone. A folder of before gets the table too, and
+# a Quintet of before, which hands such a folder over or gets it back, has no use for it: so the version is still the first.
+_GONE = "CREATE TABLE IF NOT EXISTS gone (id TEXT PRIMARY KEY, owner TEXT NOT NULL, number INTEGER NOT NULL, since INTEGER NOT NULL)"
+
 
 def connect(file: Path) -> sqlite3.Connection:
     """A connection for one thread, which need not be this one. What is committed is on the disk.
@@ -73,3 +77,4 @@ def _prepare(file: Path, connection: sqlite3.Connection) -> None:
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute(_GONE)

@@ -17,6 +17,9 @@ _FILE = "SELECT id, owner, name, purpose, size, created, expires, lines FROM fil
 _BATCH = """SELECT id, owner, dialect, asked, created, expires, status, entered, output_file, error_file, total, completed, failed, faults,
   prompt, completion, reasoning, model FROM batches"""
 _LINE = "SELECT line, start, size, name, seed FROM lines"
+_GONE_S = 86_400
+"""For so long the place of a file or batch that is gone is known: whoever pages through a list has come to its end by then."""
+
 _ENDED = ", ".join(f"'{status.value}'" for status in ENDED)
 
 
@@ -72,7 +75,7 @@ class Store:
         """A page of an owner's files, and whether there are more.
 
         Raises:
-            BadRequest: ``after`` is none of them.
+            BadRequest: ``after`` is none of them, nor was one lately.
         """
         where, values = "owner = ? AND (expires IS NULL OR expires > ?)", [owner, now]
         if purpose:
@@ -103,7 +106,7 @@ class Store:
         user = self._one(f"SELECT id FROM batches WHERE input = ? AND status NOT IN ({_ENDED})", (id_,))
         if user is not None:
             raise BadRequest("file_id", f"is the input of {user[0]}, which has not ended: cancel that first", shorten(id_))
-        self._execute("DELETE FROM files WHERE id = ?", (id_,))
+        self._forget("files", "id = ?", (id_,), now)
 
     def expire(self, now: float, keep: float) -> None:
         """Forget files that have expired, unless a batch needs them, and batches that ended so long ago.
@@ -112,9 +115,10 @@ class Store:
             keep: seconds for which a batch is known after it ended, as its files are; 0 = for ever.
         """
         needed = f"SELECT input FROM batches WHERE status NOT IN ({_ENDED})"
-        self._execute(f"DELETE FROM files WHERE expires <= ? AND id NOT IN ({needed})", (now,))
+        self._forget("files", f"expires <= ? AND id NOT IN ({needed})", (now,), now)
         if keep:
-            self._execute(f"DELETE FROM batches WHERE status IN ({_ENDED}) AND json_extract(entered, '$.' || status) <= ?", (now - keep,))
+            self._forget("batches", f"status IN ({_ENDED}) AND json_extract(entered, '$.' || status) <= ?", (now - keep,), now)
+        self._execute("DELETE FROM gone WHERE since <= ?", (now - _GONE_S,))
 
     def known_files(self) -> set[str]:
         """Ids of all files."""
@@ -156,7 +160,7 @@ class Store:
         """A page of an owner's batches, the newest first, and whether there are more.
 
         Raises:
-            BadRequest: ``after`` is none of them.
+            BadRequest: ``after`` is none of them, nor was one lately.
         """
         return self._page(_BATCH, "batches", "owner = ?", [owner], after, limit, ascending=False, make=_batch)
 
@@ -251,11 +255,18 @@ class Store:
         assert row is not None, f"{id_} is gone before it ended"
         return int(row[0])
 
+    def _forget(self, table: str, where: str, values: tuple[Any, ...], now: float) -> None:
+        """Delete rows of files or batches; only their places in the lists are kept, for a while."""
+        self._execute(f"INSERT OR REPLACE INTO gone SELECT id, owner, number, ? FROM {table} WHERE {where}", (int(now), *values))
+        self._execute(f"DELETE FROM {table} WHERE {where}", values)
+
     def _page(
         self, select: str, table: str, where: str, values: list[Any], after: str, limit: int, *, ascending: bool, make: Any
     ) -> tuple[list[Any], bool]:
         if after:
-            row = self._one(f"SELECT number FROM {table} WHERE id = ? AND owner = ?", (after, values[0]))
+            # Ids of files and of batches differ.
+            places = f"SELECT id, owner, number FROM {table} UNION ALL SELECT id, owner, number FROM gone"
+            row = self._one(f"SELECT number FROM ({places}) WHERE id = ? AND owner = ?", (after, values[0]))
             if row is None:
                 raise BadRequest("after", "must be the id of one of the list", shorten(after))
             where, values = f"{where} AND number {'>' if ascending else '<'} ?", [*values, row[0]]
