@@ -87,7 +87,7 @@ def test_a_start_waits_for_no_model_that_a_client_asks_for_and_does_not_fail_wit
             await begun.serves()
             assert [entry.status for entry in begun.models.entries.values()] == ["ready", "loading"]
             shops["b"].made[0].failure, shops["b"].made[0].state = ModelError("no such file."), State.DEAD
-            with pytest.raises(EngineFailed, match="no such file"):
+            with pytest.raises(EngineFailed, match="the server.s log has the reason"):
                 await waiting
 
     run(test)

@@ -80,19 +80,17 @@ def test_one_that_leaves_while_it_waits_holds_nothing_and_ends_nobody_elses_load
     run(test)
 
 
-@pytest.mark.parametrize(
-    ("failure", "said"), [(ModelError("no such file."), "no such file"), (OSError("secret"), "the log has the reason")]
-)
-def test_a_load_that_fails_is_told_and_tried_again_by_the_next_request(failure: Exception, said: str) -> None:
+@pytest.mark.parametrize("failure", [ModelError("/secret.gguf: no such file."), OSError("secret")])
+def test_a_load_that_fails_is_told_and_tried_again_by_the_next_request(failure: Exception) -> None:
     async def test() -> None:
         shop = Shop(State.LOADING)
         models = registry({"a": shop})
         waiting = asyncio.create_task(asked(models, "a"))
         await until(lambda: bool(shop.made))
         shop.made[0].failure, shop.made[0].state = failure, State.DEAD
-        with pytest.raises(EngineFailed, match=f"The model a could not be loaded: {said}") as caught:
+        with pytest.raises(EngineFailed, match=r"^The model a could not be loaded; the server's log has the reason\.$") as caught:
             await waiting
-        assert "secret" not in str(caught.value)
+        assert caught.value.__cause__ is failure
         assert models.entries["a"].status == "unloaded"
         shop.state = State.READY
         assert await asked(models, "a") is shop.made[1]

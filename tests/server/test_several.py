@@ -237,10 +237,13 @@ def test_a_catalogue_has_models_whose_context_is_known_whether_they_are_loaded_o
     assert registry.entries["cat"].status == (state.value if state else "unloaded")
 
 
-def test_a_model_that_cannot_be_loaded_is_a_500_with_the_reason() -> None:
-    broken = ScriptedBackend(state=State.DEAD, failure=ModelError("cat.gguf: truncated."))
-    answer = call(create_app(models({"cat": broken}, lazy=True), ServerConfig()), ASK)
-    assert (answer.status, answer.json()["error"]["message"]) == (500, "The model cat could not be loaded: cat.gguf: truncated.")
+def test_a_model_that_cannot_be_loaded_is_a_500_whose_reason_with_its_paths_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    broken = ScriptedBackend(state=State.DEAD, failure=ModelError("/srv/secret/cat.gguf: truncated."))
+    with caplog.at_level("INFO", "quintet"):
+        answer = call(create_app(models({"cat": broken}, lazy=True), ServerConfig()), ASK)
+    told = "The model cat could not be loaded; the server's log has the reason."
+    assert (answer.status, answer.json()["error"]["message"]) == (500, told)
+    assert "cat: /srv/secret/cat.gguf: truncated." in caplog.messages
 
 
 def test_a_client_that_leaves_while_its_model_loads_is_noticed() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from quintet.backends.base import Backend, Health, Pages, State
 from quintet.engines.adapters import Room
-from quintet.errors import CLOSING, EngineFailed, ModelError, Overloaded
+from quintet.errors import CLOSING, EngineFailed, Overloaded
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.images.reader import ImageReader
@@ -158,7 +158,7 @@ class Entry:
         """Load it to the end.
 
         Raises:
-            EngineFailed: it cannot be loaded, and there is no engine.
+            EngineFailed: it cannot be loaded, and there is no engine; the reason is its cause.
             Overloaded: the server began to shut down.
         """
         backend = self.start()
@@ -170,8 +170,8 @@ class Entry:
         await self.close()
         if health.state is not State.DEAD:
             raise Overloaded(CLOSING)
-        why = str(backend.failure) if isinstance(backend.failure, ModelError | EngineFailed) else "the log has the reason."
-        raise EngineFailed(f"The model {self.name} could not be loaded: {why}")
+        # The reason has the server's paths in it, which are for its log.
+        raise EngineFailed(f"The model {self.name} could not be loaded; the server's log has the reason.") from backend.failure
 
     def drain(self) -> None:
         """Take no new work; ``unload`` comes next."""

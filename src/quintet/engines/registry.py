@@ -235,7 +235,7 @@ class Registry:
     def _changed(self, entry: Entry, task: asyncio.Task[None]) -> None:
         del self._changes[entry.name]
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("%s: %s", entry.name, error)
+            _log.error("%s: %s", entry.name, error.__cause__ or error)
         else:
             _log.info("%s is %s", entry.name, entry.status)
 
