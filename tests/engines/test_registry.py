@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.engines.shops import Fake, Shop, asked, registry, run, until
+from tests.engines.shops import PATIENCE_S, Fake, Shop, asked, registry, run, until
 
 from quintet.backends.base import Health, State
 from quintet.engines.entry import POLL_S, Entry, Model, Phase
 from quintet.engines.names import name_models
-from quintet.engines.registry import Registry
+from quintet.engines.registry import RETRY_S, Registry
 from quintet.errors import BadRequest, EngineFailed, Loading, ModelError, ModelNotFound, Overloaded
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -188,6 +188,48 @@ def test_unloading_does_not_wait_for_who_only_reads_what_the_engine_has_made_for
             assert (entry.status, entry.users) == ("unloaded", 1)
             assert await asked(models, "a") is shop.made[1]
             assert not entry.idle
+        await models.close()
+
+    run(test)
+
+
+def test_unloading_ends_what_nobody_waits_for_and_that_does_not_load_the_model_again() -> None:
+    async def test() -> None:
+        shop = Shop()
+        models = registry({"a": shop, "b": Shop()})
+        entry, other = models.entries["a"], models.entries["b"]
+
+        async def line() -> None:
+            with entry.held(), other.held():
+                async with other.yielding(), entry.yielding():
+                    await models.ready(entry, background=True)
+                    await asyncio.Event().wait()
+
+        working = asyncio.create_task(line())
+        await until(lambda: entry.status == "ready")
+        async with asyncio.timeout(PATIENCE_S / 3):
+            await asyncio.gather(models.unload(entry), models.unload(other))
+            with pytest.raises(Overloaded, match="The model . is being unloaded"):
+                await working
+        with pytest.raises(Overloaded, match="unloaded by an administrator") as caught:
+            await models.ready(entry, background=True)
+        assert (caught.value.retry_after, len(shop.made), entry.users) == (RETRY_S, 1, 0)
+        again = await asked(models, "a")
+        assert (await models.ready(entry, background=True), len(shop.made)) == (again, 2)
+        await models.close()
+
+    run(test)
+
+
+def test_what_nobody_waits_for_loads_a_model_that_was_freed_because_it_was_idle() -> None:
+    async def test() -> None:
+        shop = Shop()
+        models = registry({"a": shop}, idle=0.1)
+        entry = models.entries["a"]
+        for _ in range(2):
+            await models.ready(entry, background=True)
+            await until(lambda: entry.phase is Phase.UNLOADED)
+        assert len(shop.made) == 2
         await models.close()
 
     run(test)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.backends.contract.conftest import ready
 from tests.server.asgi import JSON, Answer, acall
-from tests.server.one import create_app
+from tests.server.one import create_reloading
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
@@ -97,8 +97,13 @@ def jsonl(*lines: dict[str, object]) -> bytes:
 async def world(folder: Path, kept: BatchConfig | None = None, ledger: Ledger | None = None, **config: Any) -> AsyncIterator[World]:
     clock = Clock()
     kept = kept or BatchConfig(folder / "kept")
-    async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22))) as engine:
-        app = create_app(engine, ServerConfig(batches=kept, **config), ("toy",), source=Source(now=clock), ledger=ledger)
+    made = [Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22))]
+    async with ready(made[0]):
+
+        def start() -> Engine:
+            return made.pop() if made else Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22))
+
+        app = create_reloading(start, ServerConfig(batches=kept, **config), ("toy",), source=Source(now=clock), ledger=ledger)
         arriving: asyncio.Queue[Message] = asyncio.Queue()
         told: asyncio.Queue[Message] = asyncio.Queue()
         life = asyncio.create_task(_live(app, arriving, told))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.support.guard import FORM, Guard
@@ -19,7 +20,14 @@ def create_app(
     backend: Any, config: ServerConfig, names: tuple[str, ...] = ("scripted",), guard: Guard | None = None, **more: Any
 ) -> ASGIApp:
     """It serves ``backend`` under ``names``, and ``guard`` as a moderation model; ``more`` goes to the server's own ``create_app``."""
-    served, named = [Model(names[0], lambda: backend, preparer=preparer_of)], [names]
+    return create_reloading(lambda: backend, config, names, guard, **more)
+
+
+def create_reloading(
+    start: Callable[[], Any], config: ServerConfig, names: tuple[str, ...], guard: Guard | None = None, **more: Any
+) -> ASGIApp:
+    """Likewise around engines that ``start`` makes, one after the other."""
+    served, named = [Model(names[0], start, preparer=preparer_of)], [names]
     if guard is not None:
         served.append(Model("guard", lambda: guard, preparer=preparer_of, moderation=FORM))
         named.append(("guard",))

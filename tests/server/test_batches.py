@@ -21,6 +21,7 @@ from quintet.batches import runner
 from quintet.batches.folder import Folder
 from quintet.config import EngineConfig, LedgerConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
+from quintet.engines import registry as engines
 from quintet.keys.key import Key
 from quintet.keys.ring import LOOK_S
 from quintet.keys.store import KeyStore
@@ -226,6 +227,42 @@ def test_the_lines_of_a_key_that_is_not_in_force_wait_for_it(tmp_path: Path, mon
 
     write("sk-alice", "sk-other")
     play(tmp_path, scenario, api_key_file=file)
+
+
+def test_unloading_a_model_waits_for_no_line_and_its_batches_wait_until_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "RETRY_S", 0.05)
+    lines = [line(str(number), max_tokens=300, logit_bias={"256": -100}, seed=number) for number in range(40)]
+
+    async def scenario(one: World) -> None:
+        one = replace(one, key="admin")
+        expected = await one.ended(await one.begin(*lines))
+        batch = await one.begin(*lines)
+
+        async def done() -> int:
+            count: int = (await one.get(f"/v1/batches/{batch['id']}")).json()["request_counts"]["completed"]
+            return count
+
+        while not await done():
+            await asyncio.sleep(0)
+        started = asyncio.get_running_loop().time()
+        unloaded = await one.post("/models/unload", b'{"model": "toy"}')
+        assert unloaded.json() == {"model": "toy", "status": "unloaded"}
+        assert asyncio.get_running_loop().time() - started < 5
+        before = await done()
+        await asyncio.sleep(1.5)
+        assert before == await done() < 40
+        assert (await one.post("/models/unload", b'{"model": "toy"}')).json()["status"] == "unloaded", "as nobody has loaded it since"
+        assert (await one.post("/v1/completions", b'{"prompt": "a", "max_tokens": 1}')).status == 200
+        found = await one.ended(batch)
+        answers = [
+            [(text["custom_id"], text["response"]["body"]["choices"]) for text in await one.lines(it["output_file_id"])]
+            for it in (found, expected)
+        ]
+        assert answers[0] == answers[1] and found["error_file_id"] is None
+
+    play(tmp_path, scenario, admin_key="admin")
 
 
 def test_a_folder_that_another_server_has_is_not_touched(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 
 from quintet.backends.base import Backend, Health, Pages, State
@@ -93,6 +93,8 @@ class Entry:
         self._preparer: Preparer | None = None
         self.users = 0  # requests that need it now
         self._given = 0  # of these, those that ask nothing more of the engine
+        self._yielding: set[asyncio.Timeout] = set()  # of these, those that end when the model is to be unloaded
+        self.put_away = False  # an administrator unloaded it, and nobody who waits has asked for it since
         self.used = clock()  # when it last had one
         self._clock = clock
         self._past = Health(State.CLOSED, 0.0)  # counted by the engines before
@@ -137,6 +139,25 @@ class Entry:
         finally:
             self._given -= 1
 
+    @contextlib.asynccontextmanager
+    async def yielding(self) -> AsyncIterator[None]:
+        """Work on the model for which nobody waits, and which can be done anew: unloading ends it.
+
+        Raises:
+            Overloaded: it did.
+        """
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._yielding.add(limit)
+                yield
+        except TimeoutError:
+            if limit.expired():
+                raise Overloaded(f"The model {self.name} is being unloaded; try again later.") from None
+            raise
+        finally:
+            self._yielding.discard(limit)
+
     @property
     def idle(self) -> bool:
         """It could be freed: the engine is well and no request needs it."""
@@ -150,7 +171,7 @@ class Entry:
 
     def start(self) -> Backend:
         """Begin to load; who started it watches over it."""
-        self.backend, self.phase = self.model.start(), Phase.LOADED
+        self.backend, self.phase, self.put_away = self.model.start(), Phase.LOADED, False
         self._preparer = self.model.preparer(self.backend, self._guides, self._executor, self._images)
         return self.backend
 
@@ -178,6 +199,9 @@ class Entry:
         self.phase = Phase.UNLOADING
         if self.backend is not None:
             self.backend.drain()
+        for limit in self._yielding:
+            if not limit.expired():
+                limit.reschedule(0)
 
     async def unload(self, seconds: float) -> None:
         """Let what runs end, for at most ``seconds``, and free everything."""

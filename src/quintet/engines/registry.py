@@ -119,10 +119,13 @@ class Registry:
         """Sequences that have not ended."""
         return sum(entry.backend.live for entry in self.entries.values() if entry.backend)
 
-    async def ready(self, entry: Entry) -> Backend:
+    async def ready(self, entry: Entry, *, background: bool = False) -> Backend:
         """The engine, once its model is loaded. Hold the entry meanwhile.
 
         Nobody waits for an engine that loads at the server's start, or again after a failure: it says so itself.
+
+        Args:
+            background: nobody waits for what it is asked for: a model that an administrator unloaded is not loaded again for it.
 
         Raises:
             Loading: it takes longer than a request waits.
@@ -136,6 +139,8 @@ class Registry:
         if entry.phase is Phase.UNLOADING:
             raise _later(entry, f"The model {entry.name} is being unloaded; try again later.")
         if entry.phase is Phase.UNLOADED and entry.name not in self._changes:
+            if entry.put_away and background:
+                raise Overloaded(f"The model {entry.name} was unloaded by an administrator.", RETRY_S)
             self._change(entry, self._load(entry))
         if (loading := self._changes.get(entry.name)) is not None:
             await asyncio.wait((loading,), timeout=self._patience)
@@ -150,7 +155,7 @@ class Registry:
         return entry.backend
 
     async def unload(self, entry: Entry) -> None:
-        """Free a model's memory; what runs on it may end before. It is loaded again when it is asked for.
+        """Free a model's memory, for an administrator; what runs on it may end before. It is loaded again when somebody asks for it.
 
         Raises:
             BadRequest: it is pinned.
@@ -160,6 +165,7 @@ class Registry:
             raise BadRequest("model", "is pinned: it stays loaded", shorten(entry.name))
         if entry.name in self._changes or entry.health().state is State.LOADING:
             raise Overloaded(f"The model {entry.name} is being loaded or unloaded; try again later.")
+        entry.put_away = True
         if entry.backend is not None:
             await asyncio.shield(self._unload(entry))
 

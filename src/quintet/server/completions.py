@@ -154,7 +154,11 @@ class Completions:
             served = self._models.find(parsed.request.model, call)
             safety = parsed.request.safety_model
             judging = None if safety is None else self._models.moderating(safety, call)
-            with served.held(), judging.entry.held() if judging else contextlib.nullcontext():
+            async with contextlib.AsyncExitStack() as stack:
+                for needed in (served, judging) if judging else (served,):
+                    stack.enter_context(needed.held())
+                    if call.caller.background:
+                        await stack.enter_async_context(needed.entry.yielding())
                 await self._complete(call, api, parsed, served, judging, deadline, admission)
 
     async def _complete(

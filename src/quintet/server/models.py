@@ -75,11 +75,12 @@ class Models:
             Forbidden: a web page of another site would have a model loaded by a mere GET.
             Loading, Overloaded, EngineFailed: see ``Registry.ready``.
         """
+        background = call.caller.background
         if entry.loaded:
-            return await self._registry.ready(entry)
+            return await self._registry.ready(entry, background=background)
         if call.http.method != "POST":  # whose body ``check_media`` has looked at
             self._cors.require_allowed(call.http)
-        return await while_there(call.http.receive, self._registry.ready(entry))
+        return await while_there(call.http.receive, self._registry.ready(entry, background=background))
 
     def moderating(self, name: str, call: Call) -> Served:
         """What a request's ``safety_model`` means, in the same way.
