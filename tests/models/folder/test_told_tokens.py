@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.models.folder.test_folder_tokenizer import folder_of
 
+from quintet.errors import ModelError
 from quintet.models.folder.tokenizer import build_folder_tokenizer
 
 PLAIN = {"content": "he", "lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": False}
@@ -42,6 +43,18 @@ def test_what_the_other_file_tells_of_a_token_counts(told: dict[str, Any], space
     assert made.encode_inside("the he") == [t, he, *([space] if spaced else []), he]
     plain = told.get("added_tokens_decoder", {}).get("257", {}).get("special") is False
     assert made.pieces[he] == (b"he" if plain else b"")
+
+
+def test_texts_of_control_tokens_that_must_not_be_recognised_are_refused_by_name(tmp_path: Path) -> None:
+    """transformers has ``<|end|>`` in a prompt be text like any other then."""
+    folder = folder_of(tmp_path / "model", "llama_3")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    for value in (False, None, True):
+        (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "split_special_tokens": value}))
+        if not value:
+            build_folder_tokenizer(folder)
+    with pytest.raises(ModelError, match="^tokenizer_config.json: 'split_special_tokens' must be false or left out; .* got True"):
+        build_folder_tokenizer(folder)
 
 
 def test_flags_of_the_other_file_go_before_those_of_tokenizer_json(tmp_path: Path) -> None:

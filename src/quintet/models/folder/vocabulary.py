@@ -29,6 +29,7 @@ ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 OTHER_ROLES = ("sep_token", "cls_token", "mask_token")
 LISTS = ("additional_special_tokens", "extra_special_tokens")
 """Of tokenizer_config.json: control tokens, as ``ROLES`` and ``OTHER_ROLES`` are."""
+SPLIT = "split_special_tokens"
 FLAGS = ("special", "single_word", "lstrip", "rstrip", "normalized")
 
 
@@ -104,6 +105,7 @@ class _Reading:
             self._sources = [config, config.get(outline.kind.section) or {}] if outline.kind.section else [config]
         self._generation = _optional(folder / GENERATION)
         self._settings = _optional(folder / TOKENIZER_CONFIG)
+        _require_recognising(self._settings)
         self._template = _template(folder, self._settings)
         self.document = read_document(folder / TOKENIZER, MAX_TOKENIZER)
         self._model = self.document.get("model")
@@ -240,6 +242,12 @@ def _flags(name: str, entry: Mapping[str, Any]) -> dict[str, bool]:
 
 def _error(rule: str, got: str) -> ModelError:
     return ModelError(f"{TOKENIZER}: {rule}, got {got}.")
+
+
+def _require_recognising(settings: Mapping[str, Any]) -> None:
+    """transformers recognises no control token in a prompt if it is told so; here texts of control tokens are always recognised."""
+    if (found := settings.get(SPLIT)) not in (None, False):
+        raise ModelError(f"{TOKENIZER_CONFIG}: {quoted(SPLIT)} must be false or left out; true is not implemented, got {shorten(found)}.")
 
 
 def _optional(path: Path) -> dict[str, Any]:
