@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from tests.reference.tiny_model import TinySpec, write_tiny
 
+from quintet.cli.console import ConsoleReport
 from quintet.keys.store import KeyStore
+from quintet.models.files import human
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -92,6 +94,17 @@ def test_the_doctor_tells_of_a_cache_that_cannot_be_reached_and_goes_on(command:
     assert (code, err) == (1, "")
     assert levels["cache"] == levels["model"] == "fail"
     assert "port" in levels
+
+
+def test_a_file_whose_name_has_a_newline_is_told_on_one_line(tmp_path: Path, command: Command, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a\nb.gguf"
+    write_tiny(file, TinySpec("tiny"))
+    _, out, _ = command("show", str(file))
+    assert out.splitlines()[1].endswith(f"{tmp_path}/a\\nb.gguf, {human(file.stat().st_size)}")
+    assert all(line[:13].strip() for line in out.splitlines())
+    assert command("show", str(tmp_path / "c\nd.gguf"))[2].count("\n") == 1
+    ConsoleReport().note("a\nb: BF16 matrices become q8")
+    assert capfd.readouterr().err == "a\\nb: BF16 matrices become q8\n"
 
 
 def test_a_ledger_that_cannot_be_reached_is_one_line(command: Command) -> None:

@@ -38,6 +38,7 @@ def _run(signals: Callable[[], AbstractContextManager[None]]) -> None:
 
     from quintet.cli.app import app
     from quintet.errors import QuintetError
+    from quintet.models.files import one_line
 
     try:
         with signals():
@@ -50,7 +51,7 @@ def _run(signals: Callable[[], AbstractContextManager[None]]) -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(early.INTERRUPTED)
     except QuintetError as error:
-        sys.stderr.write(f"error: {error}\n")
+        sys.stderr.write(f"error: {one_line(str(error))}\n")
         sys.exit(1)
     except OSError as error:
         sys.exit(_told(error))

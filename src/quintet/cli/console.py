@@ -7,12 +7,18 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from quintet.errors import QuintetError
+from quintet.models.files import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
 # ``rich`` is imported where something is drawn: a server that writes to a log does not carry it.
+
+
+def print_line(line: str) -> None:
+    """On standard output, without markup, as one line."""
+    stdout().print(one_line(line), markup=False)
 
 
 @cache
@@ -41,7 +47,7 @@ class ConsoleReport:
 
     def note(self, line: str) -> None:
         self._end()
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{one_line(line)}\n")
 
     def progress(self, done: int, total: int) -> None:
         if not sys.stderr.isatty():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quintet.backends.native.worker.load import load_tokenizer
-from quintet.cli.console import ConsoleReport, OptionError, stdout
+from quintet.cli.console import ConsoleReport, OptionError, print_line
 from quintet.cli.describe import Description, check_context, describe
 from quintet.cli.engines import TOY, Draft, find_draft
 from quintet.config import EngineConfig, KvType, Quantize
@@ -29,7 +29,7 @@ def pull(reference: str, *, offline: bool, quiet: bool) -> None:
         model = store.resolve(reference, report, offline=offline, refresh=True)
     open_model(model.path)
     if not quiet:
-        stdout().print(f"{model.reference}  {human(model.size)}  {model.path}", markup=False)
+        print_line(f"{model.reference}  {human(model.size)}  {model.path}")
 
 
 def list_() -> None:
@@ -37,12 +37,12 @@ def list_() -> None:
     models = store.stored()
     width = max((len(model.reference) for model in models), default=0)
     for model in models:
-        stdout().print(f"{model.reference:{width}}  {human(model.size):>8}  {model.path}", markup=False)
+        print_line(f"{model.reference:{width}}  {human(model.size):>8}  {model.path}")
     if not models:
-        stdout().print(f"no models in {cache_dir()} or the Hugging Face cache; `quintet pull` fetches the bundled one", markup=False)
+        print_line(f"no models in {cache_dir()} or the Hugging Face cache; `quintet pull` fetches the bundled one")
     count, size = kept_packs()
     if count:
-        stdout().print(f"packed weights of {count}: {human(size)} in {pack_dir()}, which may be removed at any time", markup=False)
+        print_line(f"packed weights of {count}: {human(size)} in {pack_dir()}, which may be removed at any time")
 
 
 def show(reference: str, ctx_size: int, quantize: Quantize, kv_type: KvType, draft: str, *, offline: bool) -> None:
@@ -60,7 +60,7 @@ def show(reference: str, ctx_size: int, quantize: Quantize, kv_type: KvType, dra
     context = check_context(ctx_size, about.spec.context) or about.spec.context
     fills = _fills(model.path)
     for name, text in (*rows(model, about, context, fills=fills), *([_draft_row(drafts, context)] if drafts else [])):
-        stdout().print(f"{name:13} {text}", markup=False)
+        print_line(f"{name:13} {text}")
 
 
 def _fills(path: Path) -> str:
