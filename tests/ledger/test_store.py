@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import stat
 import threading
@@ -233,8 +234,12 @@ def test_what_is_no_ledger_is_told_in_one_line(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no database, but a text that is long enough to have a head" * 9)
     text.chmod(0o600)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo, 0o600)
     for file, said in (
         (other, "is another program's database"),
+        (Path("/dev/null"), "^ledger /dev/null is not a file\\.$"),
+        (fifo, "fifo is not a file"),
         (text, "file is not a database"),
         (tmp_path / "no" / "folder", "No such file or directory"),
         (tmp_path, "Is a directory"),

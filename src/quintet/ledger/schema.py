@@ -91,11 +91,14 @@ def connect(file: Path) -> sqlite3.Connection:
     What is committed is on the disk: a write-ahead log, synchronised at each commit. Whatever may find it locked is for ``patiently``.
 
     Raises:
-        LedgerError: the file cannot be opened or written, is none of ours, is of a newer version, or is open to others.
+        LedgerError: the file cannot be opened or written, is no regular one, none of ours, of a newer version, or open to others.
     """
     try:
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite gives the files beside it the same mode
-        if file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
+        mode = file.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise LedgerError(f"ledger {file} is not a file.")
+        if mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
             raise LedgerError(f"ledger {file} may be read by everybody or written by others; chmod 600 it.")
         connection = sqlite3.connect(file, timeout=_SQLITE_S, isolation_level=None, check_same_thread=False)
         patiently(lambda: version(file, connection))  # before anything of it is changed
