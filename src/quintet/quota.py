@@ -35,6 +35,11 @@ class Limits:
     parallel: int = 0
     budget: int = 0
 
+    @property
+    def lasting(self) -> bool:
+        """One of them is to go on over a restart, which only a ledger can have it do."""
+        return bool(self.tokens_per_day or self.budget)
+
 
 NO_LIMITS = Limits()
 

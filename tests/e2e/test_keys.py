@@ -30,6 +30,7 @@ def keys(store: Path, *words: str) -> str:
 @contextmanager
 def limited(folder: Path, *limits: str) -> Iterator[tuple[Served, Path, str]]:
     """A server with one key, its store, and the key."""
+    folder.mkdir(exist_ok=True)
     store = folder / "keys.db"
     secret = keys(store, "add", "alice", *limits)
     with served("--toy", "--keys", str(store)) as one:
@@ -110,6 +111,18 @@ def test_with_a_ledger_a_restart_forgets_neither_the_day_nor_the_budget(tmp_path
         one.end(signal.SIGTERM)
     with served(*words) as one:
         assert [status(one.url, key) for key in (alice, bob) * 2] == [200, 200, 429, 429]
+        assert "anew" not in one.end(signal.SIGTERM)[1]
+
+
+def test_without_a_ledger_the_start_tells_that_budgets_begin_anew(tmp_path: Path) -> None:
+    with limited(tmp_path, "--budget", "25", "--requests-per-day", "9") as (one, store, alice):
+        assert [status(one.url, alice) for _ in range(4)] == [200, 200, 200, 429]
+        told = "keys with a budget or tokens per day: 1; without --ledger these begin anew at each start"
+        assert one.end(signal.SIGTERM)[1].splitlines()[0] == told
+    with served("--toy", "--keys", str(store)) as one:
+        assert status(one.url, alice) == 200
+    with limited(tmp_path / "other", "--requests-per-day", "9") as (one, _, _):
+        assert "anew" not in one.end(signal.SIGTERM)[1]
 
 
 @pytest.mark.fault("F07")

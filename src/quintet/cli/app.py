@@ -142,7 +142,12 @@ app.command_class = configuration.Command
     help="Most log-probabilities of an answer: choices times tokens times one more than alternatives.",
 )
 @_option("--max-waiting", type=CHOICES, default=1024, help="Most choices that wait for their turn; beyond it requests get 503.")
-@_option("--max-per-key", type=click.IntRange(0), default=0, help="Most completions at once per API key; 0 = no limit.")
+@_option(
+    "--max-per-key",
+    type=click.IntRange(0),
+    default=0,
+    help="Most completions at once per API key, or of all where none is needed; 0 = no limit.",
+)
 @_ledger
 @_option(
     "--ledger-full",

@@ -66,6 +66,8 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         QuintetError: it cannot start, in one clear line.
     """
     config, auth = checked(options)
+    if options.ledger is None and auth.lasting:
+        ConsoleReport().note(f"keys with a budget or tokens per day: {auth.lasting}; without --ledger these begin anew at each start")
     if options.cluster is not None and options.cluster.proxy:
         from quintet.cli import proxied
 

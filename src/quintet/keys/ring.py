@@ -90,6 +90,12 @@ class KeyRing:
         now = self._now()
         return sum(key.live(now) for _, key in self._entries.values())
 
+    @property
+    def lasting(self) -> int:
+        """Of how many of these a limit is to go on over a restart."""
+        now = self._now()
+        return sum(key.live(now) and key.limits.lasting for _, key in self._entries.values())
+
     def salt(self, key: Key) -> str:
         """A word known to those only who have the secret, different for each key."""
         return hmac.digest(self._salts, b"salt" + key.digest, hashlib.sha256).hex()

@@ -104,6 +104,11 @@ class Auth:
         """Those in force now, without the admin's; ``None`` = none is needed."""
         return None if self._open else self._ring.live - self._beside
 
+    @property
+    def lasting(self) -> int:
+        """How many of them have limits that go on over a restart, if there is a ledger."""
+        return self._ring.lasting
+
     def require(self, headers: RawHeaders, address: str) -> Caller:
         """Check raw ASGI headers; without keys everybody is welcome.
 
