@@ -96,6 +96,14 @@ def test_the_doctor_tells_of_a_cache_that_cannot_be_reached_and_goes_on(command:
     assert "port" in levels
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, ".a", "\u3002\u3002"])
+@pytest.mark.parametrize("words", [["top"], ["bench"], ["check", "--as", "openai"]])
+def test_a_host_that_can_have_no_name_is_one_sentence_without_pythons_codec(words: list[str], host: str, command: Command) -> None:
+    code, out, err = command(words[0], *words[1:], f"http://{host}")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: URL must be a server's base URL such as http://127.0.0.1:8000/v1, got 'http://") and err.count("\n") == 1
+
+
 def test_a_file_whose_name_has_a_newline_is_told_on_one_line(tmp_path: Path, command: Command, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a\nb.gguf"
     write_tiny(file, TinySpec("tiny"))

@@ -105,6 +105,7 @@ def parse_url(url: str) -> SplitResult:
     try:
         found = urlsplit(url)
         usable = found.scheme in ("http", "https") and bool(found.hostname) and (found.port is None or found.port > 0)
+        (found.hostname or "").encode("idna")  # as connecting does: no name has an empty part, or one of more than 63 characters
     except ValueError:
         usable = False
     if not usable or found.query or found.fragment or found.username:
