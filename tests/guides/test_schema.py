@@ -24,6 +24,16 @@ def accepted(schema: dict[str, object], texts: list[str]) -> list[str]:
     return [text for text in texts if verdict(SCHEMA, schema, text) == "accepted"]
 
 
+def test_bounds_and_a_step_bound_a_numbers_digits_and_nothing_else_does() -> None:
+    """As docs/guides/json.md tells; should the compiler learn to bound a plain number, the page is to be amended."""
+    texts = ["1e9544", "1" * 400, "0.1234567890123456789", "0.12", "99"]
+    assert accepted({"type": "number"}, texts) == texts
+    assert accepted({"type": "integer"}, texts) == ["1" * 400, "99"]
+    bounds: dict[str, object] = {"type": "number", "minimum": 0, "maximum": 100}
+    assert accepted(bounds, texts) == ["0.1234567890123456789", "0.12", "99"]
+    assert accepted({**bounds, "multipleOf": 0.01}, texts) == ["0.12", "99"]
+
+
 @pytest.mark.fault("H10")
 @pytest.mark.parametrize("between", [{"anyOf": ALL}, {"allOf": ALL}, {"oneOf": ALL}, {"$ref": "#/$defs/all"}])
 @pytest.mark.parametrize(
