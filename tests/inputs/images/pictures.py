@@ -39,9 +39,11 @@ def data_url(data: bytes, kind: str = "image/png") -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def png(width: int, height: int, rows: bytes = bytes(100), *, bits: int = 8, more: tuple[tuple[bytes, bytes], ...] = ()) -> bytes:
-    """A PNG in RGB by hand, with ``more`` chunks (kind, data) before its rows, of which there may be fewer than it says."""
-    head = (b"IHDR", struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0))
+def png(
+    width: int, height: int, rows: bytes = bytes(100), *, bits: int = 8, colour: int = 2, more: tuple[tuple[bytes, bytes], ...] = ()
+) -> bytes:
+    """A PNG by hand, in RGB unless ``colour`` says otherwise, with ``more`` chunks (kind, data) before its rows, which may be too few."""
+    head = (b"IHDR", struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0))
     chunks = (head, *more, (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
     made = (struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
     return b"\x89PNG\r\n\x1a\n" + b"".join(made)

@@ -77,6 +77,15 @@ def test_the_one_of_65536_greys_that_is_transparent_is_laid_over_white_and_no_ot
     assert made.tolist() == [255, 18, 18, 52, 51, 255, 0]
 
 
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_the_grey_that_is_transparent_is_that_of_the_file_however_few_bits_it_has(bits: int) -> None:
+    most = 2**bits - 1
+    row = b"\0" + sum(grey << bits * (7 - at) for at, grey in enumerate((0, 1, most))).to_bytes(bits, "big")
+    for clear in range(most):  # the brightest is white anyway
+        made = np.asarray(rgb(png(8, 1, row, bits=bits, colour=0, more=((b"tRNS", struct.pack(">H", clear)),))))[0, :3, 0]
+        assert made.tolist() == [255 if grey == clear else grey * 255 // most for grey in (0, 1, most)]
+
+
 @pytest.mark.fault("G07")
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])

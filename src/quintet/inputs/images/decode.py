@@ -162,6 +162,9 @@ def rgb(blob: bytes) -> Image.Image:
         if clear and image.mode == "RGB" and image.format == "PNG" and blob[_PNG_BITS] == 16:
             # Of each pixel Pillow keeps 8 of them, and all of the colour that is transparent.
             image.info["transparency"] = tuple(value >> 8 for value in image.info["transparency"])
+        elif clear and image.mode == "L" and image.format == "PNG" and blob[_PNG_BITS] < 8:
+            # It makes 8 bits of 2 and 4, and leaves the grey that is transparent as the file has it.
+            image.info["transparency"] *= 255 // (2 ** blob[_PNG_BITS] - 1)
         if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
             image = _eight_bits(image.convert("I"), image.info.get("transparency"))
         made = _over_white(image) if clear else image.convert("RGB")
