@@ -32,6 +32,12 @@ def test_the_first_model_is_the_default_and_each_has_its_name() -> None:
     assert made.names.default.model == "toy"
 
 
+def test_an_engine_is_told_the_name_that_clients_ask_for(tiny: Path) -> None:
+    """Not its file's: which model lacks something is told to them."""
+    made = planned("toy", f"small={tiny}", str(tiny), names=("gpt-x", "toy"))
+    assert [one.source.name for one in made.plans] == ["gpt-x", "small", tiny.stem]
+
+
 def test_given_names_are_the_first_models_and_take_the_place_of_its_own() -> None:
     made = planned("a=toy", "b=toy", names=("x", "y"), aliases=("z=y", "w=b"))
     assert dict(made.names.exact) == {"x": "x", "y": "x", "b": "b", "z": "x", "w": "b"}

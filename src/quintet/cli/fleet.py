@@ -131,7 +131,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     if unknown:
         raise OptionError(f"--pin must be the name of a model, {' or '.join(names.exact)}, got {shorten(unknown[0])}.")
     roles = _moderation(options.moderation, names)
-    named = dict(zip(dict.fromkeys(names.exact.values()), plans, strict=True))
+    named = {first: _known_as(first, one) for first, one in zip(dict.fromkeys(names.exact.values()), plans, strict=True)}
     _require_tokens(roles, named)
     pinned = {names.exact[name] for name in options.pins}
     names, rooms = loras.plan(options.loras, named, names)
@@ -156,6 +156,11 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     if not options.engine.elsewhere:
         _check_memory(models)
     return Fleet(plans, models, names, options.idle, options.image_hosts)
+
+
+def _known_as(name: str, of: engines.Plan) -> engines.Plan:
+    """Its engine is told the name that clients ask for, which errors tell them; the file's would say nothing to them."""
+    return replace(of, source=replace(of.source, name=name), vllm=of.vllm and replace(of.vllm, name=name))
 
 
 def _settings(of: engines.Plan) -> str:
