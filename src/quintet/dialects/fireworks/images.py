@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quintet.dialects.fields import wrong_type
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, shorten
 from quintet.request import IMAGE_MARK, Image, Prompt
 
 MOST = 30
@@ -44,8 +43,11 @@ class Images:
     range: str = f"up to {MOST} data, http or https URLs, less than 10 MB of base64 in all"
 
     def read(self, name: str, value: object) -> Given:
-        if not isinstance(value, list) or not all(isinstance(one, str | list) for one in value):
-            raise wrong_type(name, "an array of strings, or of arrays of strings", _size(value))
+        if not isinstance(value, list):
+            raise _wrong(name, "an array of strings, or of arrays of strings", value)
+        for at, one in enumerate(value):
+            if not isinstance(one, str | list):
+                raise _wrong(f"{name}[{at}]", "a string, or an array of strings", one)
         apart = bool(value) and isinstance(value[0], list)
         lists = [(f"{name}[{at}]", one) for at, one in enumerate(value)] if apart else [(name, value)]
         images = tuple(tuple(_listed(*one)) for one in lists)
@@ -84,11 +86,11 @@ def by_prompt(given: Given, prompts: Sequence[Prompt]) -> tuple[tuple[Image, ...
 
 def _listed(name: str, value: object) -> Iterator[Image]:
     if not isinstance(value, list):
-        raise wrong_type(name, "an array of strings like those before it", _size(value))
+        raise _wrong(name, "an array of strings like those before it", value)
     for at, url in enumerate(value):
         param = f"{name}[{at}]"
         if not isinstance(url, str):
-            raise wrong_type(param, "a string", _size(url))
+            raise _wrong(param, "a string", url)
         if not url[:8].lower().startswith(_SCHEMES):
             raise BadRequest(
                 param, "must be a data URL such as data:image/png;base64,... or an http or https URL", f"{len(url)} characters"
@@ -98,6 +100,8 @@ def _listed(name: str, value: object) -> Iterator[Image]:
         yield Image(url, param)
 
 
-def _size(value: object) -> object:
-    """In the place of a value in an error: an image's bytes are in no message."""
-    return f"{len(value)} characters" if isinstance(value, str) else f"{len(value)} values" if isinstance(value, list) else value
+def _wrong(name: str, wanted: str, value: object) -> BadRequest:
+    """``wrong_type`` of what may hold images, whose bytes are in no message."""
+    kinds = ((str, "characters"), (list, "values"), (dict, "members"))
+    got = next((f"{len(value)} {what}" for kind, what in kinds if isinstance(value, kind)), None)
+    return BadRequest(name, f"must be {wanted}", got or shorten(value), code="invalid_type")
