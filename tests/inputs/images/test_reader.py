@@ -15,7 +15,7 @@ from quintet.errors import BadRequest, Overloaded, QuintetError, TooManyRequests
 from quintet.executor import FairExecutor
 from quintet.inputs.images import messages, reader
 from quintet.inputs.images.layout import ImageTraits
-from quintet.inputs.images.messages import DAMAGED, DONE, END, PAIR, frame
+from quintet.inputs.images.messages import DAMAGED, DONE, END, PAIR, STATUS, frame
 from quintet.inputs.images.reader import AT_ONCE, ImageReader
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.room import Room
@@ -244,6 +244,20 @@ def test_files_that_no_idle_server_has_room_for_are_the_requests_own_fault(tenan
         with pytest.raises(BadRequest, match=r"images\[3\].* bytes together"):
             await one.read(addresses(4), TRAITS, tenant)
         assert not one._waiting._taken
+
+    run(body, "example.org")
+
+
+def test_the_status_that_an_address_answers_with_is_told_if_it_is_one() -> None:
+    async def body(one: ImageReader) -> None:
+        for payload, told in ((b"404", ", got 404"), (b"40x", ""), (b"4040", ""), (b"", "")):
+
+            async def ask(*request: bytes, whole: Any = None, payload: bytes = payload) -> bytes:
+                return frames((STATUS, payload), (END, b""))
+
+            one._fetcher.ask = ask  # type: ignore[method-assign]
+            error = await refusal(one, *addresses(1))
+            assert str(error) == f"'{error.param}' must be answered with the status 200{told}."
 
     run(body, "example.org")
 

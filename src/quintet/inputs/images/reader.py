@@ -178,6 +178,8 @@ class ImageReader:
         if not answer:
             raise BadRequest(image.param, f"cannot be fetched within {messages.FETCH_S:g} seconds")
         kind, payload = answer[0]
+        if kind == messages.STATUS and len(payload) == 3 and bytes(payload).isdigit():
+            raise BadRequest(image.param, _RULES[kind], bytes(payload).decode())
         if kind != messages.DONE:
             raise _refused(image, kind)
         return bytes(payload)
