@@ -18,6 +18,7 @@ from tests.support.seeing import GEMMA, IDS, ROWS, SeeingBackend, SeeingTokenize
 from quintet.config import ServerConfig
 from quintet.inputs.images.expansion import ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
+from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.traits import Traits
 from quintet.server.asgi import Message
@@ -273,6 +274,30 @@ def test_no_byte_of_an_image_is_in_a_log_or_an_error(caplog: pytest.LogCaptureFi
     payload = secret.partition(",")[2]
     for text in (error["message"], caplog.text):
         assert payload[:12] not in text and "CANARY" not in text and "BytesIO" not in text
+
+
+def test_a_client_that_leaves_while_its_images_are_read_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its body is short: an address may take seconds, and so may the pixels of few bytes."""
+    ends: list[str] = []
+
+    async def read(*_: object) -> None:
+        try:
+            await asyncio.sleep(3)
+            ends.append("read")
+        except asyncio.CancelledError:
+            ends.append("called off")
+            raise
+
+    monkeypatch.setattr(ImageReader, "read", read)
+
+    async def go() -> None:
+        backend = SeeingBackend()
+        body = {"prompt": "<image>", "images": [data_url(file(2, 2))]}
+        answer = await acall(create_app(backend, ServerConfig(), ("m",), source=SOURCE), body, path=PATH, leave_after=0.1)
+        assert not answer.complete and not backend.submitted and ends == ["called off"]
+        await backend.close()
+
+    asyncio.run(go())
 
 
 @pytest.mark.fault("B17")

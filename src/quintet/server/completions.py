@@ -177,8 +177,8 @@ class Completions:
             moderator = await self._moderator(call, judging) if judging else None
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
             preparing = _prepared(call, api, parsed, preparer, served, service)
-            # Judging a prompt takes its time, as does whatever waits for its turn: tokenising all but short ones.
-            slow = judging is not None or call.http.unpacked > INLINE_CHARS
+            # Judging a prompt takes its time, as does whatever waits for its turn: tokenising all but short ones, and images however short.
+            slow = judging is not None or bool(parsed.request.images) or call.http.unpacked > INLINE_CHARS
             request, job = await (while_there(call.http.receive, preparing) if slow else preparing)
         admission.reserve(job)
         about = request.model, served.fingerprint(backend), self._source.host(), served.entry.name, served.entry.users
