@@ -170,7 +170,8 @@ def test_a_decoder_can_open_nothing_and_connect_to_nothing(monkeypatch: pytest.M
 def test_where_no_host_or_another_was_named_no_process_is_even_started() -> None:
     async def body(one: ImageReader) -> None:
         for url in ("http://example.com/a.png", "https://127.0.0.1/a.png", "https://user@example.org/", "https://example.org:22/"):
-            assert "--allow-image-urls" in str(await refusal(one, PNG, Image(url, "images[1]"))) or one._hosts == ()
+            told = str(await refusal(one, PNG, Image(url, "images[1]")))
+            assert ("and a user" if "@" in url else "--allow-image-urls") in told or one._hosts == ()
         assert one._fetcher._process is None and one._decoder._process is None
 
     run(body, "example.org")
@@ -246,6 +247,24 @@ def test_files_that_no_idle_server_has_room_for_are_the_requests_own_fault(tenan
         assert not one._waiting._taken
 
     run(body, "example.org")
+
+
+@pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        ("https://user@example.org/a.png", "must be a URL in printable ASCII, without"),
+        ("https://example.org/\u00fc.png", "must be a URL in printable ASCII, without"),
+        ("http:///a.png", "must be a URL in printable ASCII, without"),
+        ("http://example.org:8080/a.png", "to a host and port that this server's --allow-image-urls names"),
+    ],
+)
+def test_a_url_that_is_none_is_not_told_that_its_host_is_not_named(url: str, rule: str) -> None:
+    """Where every host is: it would be looked for in vain."""
+
+    async def body(one: ImageReader) -> None:
+        assert rule in str(await refusal(one, Image(url, "images[0]")))
+
+    run(body, "*")
 
 
 def test_the_status_that_an_address_answers_with_is_told_if_it_is_one() -> None:

@@ -58,7 +58,7 @@ _NOT_DECODED = "Images cannot be decoded."
 _RULES = {
     messages.FORMAT: "must be a PNG, JPEG, WebP, GIF or BMP image",
     messages.DAMAGED: "must be a whole image, but is damaged or cut short",
-    messages.HOST: "must lead, also where it is redirected, to a host that this server's --allow-image-urls names",
+    messages.HOST: "must lead, also where it is redirected, to a host and port that this server's --allow-image-urls names",
     messages.ADDRESS: "must lead to a public address",
     messages.REDIRECTS: "is redirected too often",
     messages.TYPE: "must be answered with an image's content type",
@@ -150,7 +150,9 @@ class ImageReader:
             target = target_of(image.url)
             if not self._hosts:
                 raise BadRequest(image.param, "must be a data URL: this server fetches no images")
-            if target is None or not allowed(target, self._hosts):
+            if target is None:
+                raise BadRequest(image.param, "must be a URL in printable ASCII, without quotes, backslashes and a user, and with a host")
+            if not allowed(target, self._hosts):
                 raise _refused(image, messages.HOST)
         few = asyncio.Semaphore(FETCHES_OF_ONE)
         tasks = [asyncio.ensure_future(self._blob(image, files, few)) for image in images]
