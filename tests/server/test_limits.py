@@ -286,3 +286,16 @@ def test_behind_a_trusted_proxy_a_guesser_locks_out_its_own_address_and_no_other
 
     assert [ask(f"guess-{number}", "192.0.2.1") for number in range(22)][-1] == 429
     assert [ask("sk", "192.0.2.1"), ask("sk", "192.0.2.2")] == [429, 200]
+
+
+@pytest.mark.parametrize(("stream", "keep_alive"), [(False, 15.0), (False, 0.005), (True, 15.0)])
+def test_whoever_has_read_the_end_of_an_answer_has_its_place_for_the_next_request(stream: bool, keep_alive: float) -> None:
+    """Though what is left to do for the first may take longer than the way there and back."""
+
+    async def go() -> list[Answer]:
+        app, read = create_app(ScriptedBackend(pause=0.01), ServerConfig(max_per_key=1), keep_alive=keep_alive), asyncio.Event()
+        first = asyncio.ensure_future(acall(app, {"prompt": "a", "max_tokens": 4, "stream": stream}, gone=read))
+        await read.wait()
+        return [await acall(app, {"prompt": "b", "max_tokens": 1}), await first]
+
+    assert [answer.status for answer in asyncio.run(go())] == [200, 200]

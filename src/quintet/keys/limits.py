@@ -202,7 +202,12 @@ class Lease:
         if not isinstance(error, _TURNED_AWAY):
             self.begin()  # also one that is refused for what it asks: a client that sends nothing else costs work too
         self._let_go(*Unit)
+        self.leave()
+
+    def leave(self) -> None:
+        """Free its place; idempotent."""
         self._account.running -= self.places
+        self.places = 0
 
     def check(self, unit: Unit, amount: int) -> None:
         """

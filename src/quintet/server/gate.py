@@ -124,6 +124,10 @@ class Admission:
         self._lease.begin()
         job.start()
 
+    def leave(self) -> None:
+        """Free its place: whoever has read the end of an answer may send the next request before this one has been put away."""
+        self._lease.leave()
+
     def settle(self, job: Job) -> None:
         """Count what was computed instead."""
         usage = job.usage
