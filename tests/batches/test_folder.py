@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,14 @@ def test_the_requests_of_a_file_are_counted_as_they_are_validated_however_it_arr
     draft.keep("file")
     *_, found = validate(folder.content("file"), ASKED, Limits(), lambda number: number)
     assert draft.lines == len(found.lines)
+
+
+@pytest.mark.parametrize("line", [b"\n", b"a\n", b"\r\n"])
+def test_a_file_of_hundreds_of_thousands_of_lines_is_counted_without_looking_at_each(tmp_path: Path, line: bytes) -> None:
+    data = line * (2**18 // len(line))
+    draft, costs = Folder(tmp_path / "batches").draft(), list[float]()
+    for _ in range(5):
+        begin = time.thread_time()
+        draft.write(data)
+        costs.append(time.thread_time() - begin)
+    assert min(costs) < 0.004  # it is written in many threads, and while one of them computes, nobody else is served
