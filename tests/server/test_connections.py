@@ -285,6 +285,36 @@ def test_requests_cut_anywhere_are_answered_one_by_one_and_in_order(requests: li
     assert [part.partition(b"\r\n\r\n")[2] for part in got.split(b"HTTP/1.1 200 OK\r\n")[1:]] == [want for _, want in requests]
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        chunked([b"\r\n" * 15_000]),
+        chunked([b"\r\n0\r\n\r\n" * 4_000]),
+        chunked([b"a"] * 3_000),
+        (b"\r\n" * 15_000 + GET.replace(b"livez", b"a"), b"[/a host ]"),
+    ],
+)
+def test_what_is_in_tiny_pieces_is_not_handed_on_in_as_many(
+    request_: tuple[bytes, bytes], begun: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[int]()
+
+    def counted(name: str) -> None:
+        real = getattr(httptools_impl.HttpToolsProtocol, name)
+
+        def counting(self: Protocol, data: bytes) -> None:
+            calls.append(len(data))
+            real(self, data)
+
+        monkeypatch.setattr(httptools_impl.HttpToolsProtocol, name, counting)
+
+    counted("data_received")
+    counted("on_body")
+    sent, want = request_
+    assert asyncio.run(conversation([sent], begun)).endswith(want)
+    assert len(calls) < 12  # they were thousands, of some microseconds each in which nobody else is served
+
+
 @pytest.mark.fault("E04", "E13")
 @pytest.mark.parametrize("framing", [b"content-length: %d\r\n\r\n" % len(GET), b"transfer-encoding: chunked\r\n\r\n", b"\r\n"])
 def test_what_comes_after_a_connect_is_no_request(framing: bytes, begun: list[float]) -> None:

@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from quintet.listen import linger
+from quintet.listen.chunks import END, OVERLAP, Chunks
 from quintet.listen.crowd import HURRY_S, Crowd
 from quintet.listen.linger import Connection
 
@@ -43,10 +44,7 @@ WRITE_BYTES = 64 * 1024
 STUCK_S = 30.0
 """Seconds for which a client may leave what it was sent unread, once the buffers towards it are full."""
 
-_END = b"\r\n\r\n"
-"""What a head and a chunked body end with, and have inside at most by chance."""
-_OVERLAP = len(_END) - 1
-
+_BREAKS = re.compile(rb"[\r\n]*")
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]*")  # RFC 3986, 3.2.2 and a port
 
 
@@ -85,8 +83,8 @@ class Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._heads: httptools.HttpRequestParser | None = None  # the parser, while another has a body
         self._left = 0  # bytes of a body of known length
-        self._chunked = False
-        self._content = False  # whether the parser met some in its last piece
+        self._chunks: Chunks | None = None  # of a body that comes in chunks
+        self._content: list[bytes] = []  # what the parser met in its last piece
         self._framing = 0  # bytes of a chunked body since the last of its content
         self._keep_alive = False
 
@@ -139,7 +137,7 @@ class Protocol(HttpToolsProtocol):
         if self._connection.lingers:
             self._connection.waste(len(data))
             return
-        had = max(0, self._at - _OVERLAP)
+        had = max(0, self._at - OVERLAP)
         self._data = self._data[had:] + data
         self._at -= had
         self._parse()
@@ -148,15 +146,16 @@ class Protocol(HttpToolsProtocol):
         """Hand to the parser what has its turn."""
         while self._at < len(self._data) and not self._waits and not self.transport.is_closing():
             end = self._next_end()
+            if end == self._at:
+                break
             piece = self._data[self._at : end]
             self._at = end
-            self._content = False
             super().data_received(piece)
-            self._check(len(piece))
+            self._check(len(piece), content=self._pass_on())
         if self.transport.is_closing():
             self._data, self._at = b"", 0
         elif self._at == len(self._data):  # however long the answer takes, nothing that the parser has had is kept
-            self._data = self._data[-_OVERLAP:]
+            self._data = self._data[-OVERLAP:]
             self._at = len(self._data)
         self._connection.full = len(self._data) - self._at > AHEAD_BYTES
         if self._connection.full:
@@ -168,18 +167,22 @@ class Protocol(HttpToolsProtocol):
         return not self._connection.unread and (not self._idle or self.flow.write_paused)
 
     def _next_end(self) -> int:
-        """How far the parser can go without beginning another request."""
+        """How far the parser can go without beginning another request; nowhere until more has come."""
         data, at = self._data, self._at
         if self._left:
             end = min(len(data), at + self._left)
             self._left -= end - at
             return end
-        most = min(len(data), at + FRAMING_BYTES)  # so that what is no content is noticed behind much that is
-        found = data.find(_END, max(0, at - _OVERLAP), most)
-        return found + len(_END) if found >= 0 else most
+        if self._chunks is not None:
+            return self._chunks.end(data, at, min(len(data), at + FRAMING_BYTES + 1))  # one more than there may be without content
+        most = min(len(data), at + FRAMING_BYTES)
+        # Line breaks before a request are none of its end: taken for ends they were pieces of four bytes, by the thousand.
+        begin = max(0, at - OVERLAP) if self._connection.unread else _end_of_breaks(data, at, most)
+        found = data.find(END, begin, most)
+        return found + len(END) if found >= 0 else most
 
-    def _check(self, size: int) -> None:
-        """Limits, after the parser has had a piece of ``size`` bytes."""
+    def _check(self, size: int, *, content: bool) -> None:
+        """Limits, after the parser has had a piece of ``size`` bytes, with content or without."""
         if self.transport.is_closing():
             return
         if self._head_timer is not None:
@@ -187,7 +190,7 @@ class Protocol(HttpToolsProtocol):
             if self._head_bytes > HEAD_BYTES:
                 self._refuse(b"431 Request Header Fields Too Large" if self.headers else b"414 URI Too Long")
         elif self._connection.unread:
-            self._framing = 0 if self._content else self._framing + size
+            self._framing = 0 if content else self._framing + size
             if self._framing > FRAMING_BYTES:
                 self._refuse(b"431 Request Header Fields Too Large")
         elif self._idle and self.timeout_keep_alive_task is None:
@@ -219,29 +222,36 @@ class Protocol(HttpToolsProtocol):
             self.expect_100_continue = False
         super().on_headers_complete()
         fields = dict(self.headers)  # the parser has refused two lengths, and a length with chunks
-        self._chunked = b"transfer-encoding" in fields
-        self._left = 0 if self._chunked else int(fields.get(b"content-length", b"0"))
+        self._chunks = Chunks() if b"transfer-encoding" in fields else None
+        self._left = 0 if self._chunks else int(fields.get(b"content-length", b"0"))
         if old:
             self.cycle.send = _until_closed(self.cycle)  # type: ignore[method-assign, assignment]
         self._framing = 0
         # RFC 9110, 9.3.6: what follows a CONNECT is a tunnel's, and there is none
         self._keep_alive = self.cycle.keep_alive and not self._last and self.parser.get_method() != b"CONNECT"
-        if not self._keep_alive or self._chunked or self._left > linger.LINGER_BYTES or self.expect_100_continue:
+        if not self._keep_alive or self._chunks or self._left > linger.LINGER_BYTES or self.expect_100_continue:
             self.cycle.keep_alive = False  # until all of the request is there
 
     def on_body(self, body: bytes) -> None:
-        self._content = True
-        super().on_body(body)
+        self._content.append(body)
+
+    def _pass_on(self) -> bool:
+        """Content, if there was any: all of a piece together, since there may be thousands of chunks in it."""
+        content, self._content = self._content, []
+        if content:
+            super().on_body(b"".join(content))
+        return bool(content)
 
     def on_message_complete(self) -> None:
+        self._pass_on()
         if self._heads is not None:
             self.parser, self._heads = self._heads, None
-        elif self.parser.should_upgrade() and (self._chunked or self._left):
+        elif self.parser.should_upgrade() and (self._chunks or self._left):
             self._heads, self.parser = self.parser, self._body_parser()
             return
         self._end_rest()
         self._connection.unread = False
-        self._left = 0
+        self._left, self._chunks = 0, None
         if not self.cycle.response_started:
             self.cycle.keep_alive = self._keep_alive
         super().on_message_complete()
@@ -252,7 +262,7 @@ class Protocol(HttpToolsProtocol):
         "A server MAY ignore a received Upgrade header field" (RFC 9110, 7.8); the message is then as long as its other fields say.
         """
         parser = httptools.HttpRequestParser(SimpleNamespace(on_body=self.on_body, on_message_complete=self.on_message_complete))
-        framing = b"transfer-encoding: chunked" if self._chunked else b"content-length: %d" % self._left
+        framing = b"transfer-encoding: chunked" if self._chunks else b"content-length: %d" % self._left
         parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
         return parser
 
@@ -357,6 +367,11 @@ class Protocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.close()
+
+
+def _end_of_breaks(data: bytes, begin: int, end: int) -> int:
+    found = _BREAKS.match(data, begin, end)
+    return found.end() if found else begin
 
 
 def _until_closed(cycle: RequestResponseCycle) -> Callable[[ASGISendEvent], Coroutine[Any, Any, None]]:
