@@ -68,6 +68,20 @@ def test_what_nobody_waits_for_any_more_is_not_run_and_what_it_waited_behind_goe
     assert asyncio.run(scenario()) == ["first", "last"]
 
 
+def test_a_disk_that_does_not_answer_holds_up_no_text() -> None:
+    async def scenario() -> str:
+        executor, answered = FairExecutor(), threading.Event()
+        uploads = [asyncio.create_task(asyncio.to_thread(answered.wait, 60)) for _ in range(64)]  # as many as there may be
+        await asyncio.sleep(0)
+        try:
+            return await asyncio.wait_for(executor.run("a", lambda: "read"), 10)
+        finally:
+            answered.set()
+            await asyncio.gather(*uploads)
+
+    assert asyncio.run(scenario()) == "read"
+
+
 def test_an_error_is_its_callers_and_the_next_piece_runs() -> None:
     def broken() -> None:
         raise ValueError("no")

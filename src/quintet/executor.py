@@ -1,13 +1,15 @@
 """Work that would hold the event loop up, in a thread: one piece at a time, and tenants take turns.
 
 One at a time, because threads share the interpreter: with each that computes, the event loop waits longer for its turn. Tenants in turn,
-because one who sends a hundred long texts must not keep another's waiting for all of them.
+because one who sends a hundred long texts must not keep another's waiting for all of them. The thread is its own: those of the event loop,
+of which there are few, wait for the disk, and where that does not answer no text would be read either.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from quintet.turns import Turns
@@ -20,11 +22,12 @@ class FairExecutor:
 
     def __init__(self) -> None:
         self._turns = Turns(1)
+        self._thread = ThreadPoolExecutor(1, "computing")
 
     async def run(self, tenant: str, work: Callable[[], T]) -> T:
         """What ``work`` returns or raises. Whoever is cancelled while it waits does not have it run."""
         await self._turns.acquire(tenant)
-        running = asyncio.get_running_loop().run_in_executor(None, work)
+        running = asyncio.get_running_loop().run_in_executor(self._thread, work)
         running.add_done_callback(lambda _: self._turns.release())  # a thread cannot be called off: the turn lasts until it is done
         try:
             return await asyncio.shield(running)

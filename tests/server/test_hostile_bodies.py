@@ -201,10 +201,11 @@ class Campaign:
     async def run(self, numbers: range) -> None:
         """Send those of these numbers to a server of their own."""
         bodies = Bodies(PROVIDERS[self.dialect], MODEL, SEED)
-        asyncio.get_running_loop().set_default_executor(OnTheSpot())
         config = EngineConfig(kv_bytes=16 << 20, max_waiting=100_000, speculation=False)  # see toy_app
         async with ready(Watched(toy_loader(), config, clock=lambda: 0.0)) as engine:
-            app = create_app(engine, ServerConfig(dialect=self.dialect), (MODEL,), source=SOURCE, keep_alive=600)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("quintet.executor.ThreadPoolExecutor", OnTheSpot)
+                app = create_app(engine, ServerConfig(dialect=self.dialect), (MODEL,), source=SOURCE, keep_alive=600)
             expected = await neighbour(app)
             for first in range(numbers.start, numbers.stop, AT_ONCE):
                 some = range(first, min(first + AT_ONCE, numbers.stop))
