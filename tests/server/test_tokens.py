@@ -15,6 +15,7 @@ from tests.server.scripted import EOS, FIRST_WORD, ScriptedBackend
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.tokens import parse_detokenize, tokenized
+from quintet.executor import FairExecutor
 from quintet.server import tokens
 from quintet.server.asgi import ASGIApp, Message
 from quintet.server.http import PIECE_BYTES
@@ -159,6 +160,15 @@ def test_of_texts_that_arrive_together_one_at_a_time_becomes_ids_and_an_answer(m
 
 
 @pytest.mark.fault("B23")
+@pytest.mark.parametrize(("path", "body"), [("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [97]})])
+def test_a_short_text_waits_for_nobodys_long_one(path: str, body: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def waits(*_: object) -> None:
+        raise AssertionError("behind whatever others have there")
+
+    monkeypatch.setattr(FairExecutor, "run", waits)
+    assert ask(path, body).status == 200
+
+
 def test_ids_that_wait_take_little_more_than_their_body() -> None:
     """64 bodies of the largest took the front to 1.6 GB."""
     body = json.dumps({"tokens": [300] * 100_000}, separators=(",", ":")).encode()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 from quintet.dialects.tokens import detokenized, parse_detokenize, parse_tokenize, tokenized, tokenizer_info
 from quintet.errors import BadRequest
 from quintet.executor import FairExecutor
+from quintet.inputs.prepare import INLINE_CHARS
 from quintet.inputs.room import Room
 from quintet.server.call import Call
 from quintet.server.completions import warned
@@ -24,6 +26,8 @@ LARGE_BYTES = 64 * 1024
 
 MOST_ANSWERS = 256 * 1024 * 1024
 """Bytes of all large answers until their clients have read them."""
+
+T = TypeVar("T")
 
 _Reply = tuple[bytes, tuple[str, ...]]
 """An answer, and which fields of its request were ignored."""
@@ -58,16 +62,20 @@ class Tokens:
         with call.http.reading():
             body = await call.http.body(self._max_body)
             tenant = call.caller.id
-            asked = await self._executor.run(tenant, partial(parse_tokenize, body))
+            asked = await self._run(tenant, body, partial(parse_tokenize, body))
             self._require_known(asked.ignored)
             entry = self._models.find(asked.model, call).entry
             with entry.held():
                 backend = await self._models.ready(call, entry)
                 about, spelling = backend.capabilities, backend.tokenizer.spelling
-                async with self._turn(tenant):
+                async with contextlib.nullcontext() if _short(body) else self._turn(tenant):
                     ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
-                    answer = await self._executor.run(tenant, partial(tokenized, asked, ids, about.pieces, spelling, about.context))
+                    answer = await self._run(tenant, body, partial(tokenized, asked, ids, about.pieces, spelling, about.context))
                     return answer, asked.ignored
+
+    async def _run(self, tenant: str, body: bytes, work: Callable[[], T]) -> T:
+        """What little there is to do for a short body waits for nobody's long one."""
+        return work() if _short(body) else await self._executor.run(tenant, work)
 
     @contextlib.asynccontextmanager
     async def _turn(self, tenant: str) -> AsyncIterator[None]:
@@ -83,13 +91,13 @@ class Tokens:
         with call.http.reading():
             body = await call.http.body(self._max_body)
             tenant = call.caller.id
-            asked = await self._executor.run(tenant, partial(parse_detokenize, body))
+            asked = await self._run(tenant, body, partial(parse_detokenize, body))
             self._require_known(asked.ignored)
             entry = self._models.find(asked.model, call).entry
             with entry.held():
                 backend = await self._models.ready(call, entry)
                 made = partial(detokenized, asked.ids, backend.capabilities.pieces, backend.tokenizer.spelling)
-                return await self._executor.run(tenant, made), asked.ignored
+                return await self._run(tenant, body, made), asked.ignored
 
     def _require_known(self, ignored: Sequence[str]) -> None:
         if ignored and self._strict:
@@ -112,3 +120,7 @@ class Tokens:
             info = (await self._models.ready(call, entry)).tokenizer.traits.roles
         texts = {"eos_token": info.eos, "bos_token": info.bos, "pad_token": info.pad, "chat_template": info.chat_template}
         await call.http.reply(200, tokenizer_info(texts))
+
+
+def _short(body: bytes) -> bool:
+    return len(body) <= INLINE_CHARS
