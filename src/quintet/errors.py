@@ -247,6 +247,11 @@ class ModelError(QuintetError):
     """A model reference, file or download is unusable."""
 
 
+def one_line(text: str) -> str:
+    """A line for people with what would break it, such as a newline in a file's name, written as an escape."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
 def shorten(value: object, limit: int = 60) -> str:
     """``repr(value)`` in at most ``limit`` printable ASCII characters; of a large value only as much is looked at."""
     text = ascii(_beginning(value, limit))

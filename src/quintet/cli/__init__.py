@@ -37,8 +37,7 @@ def _run(signals: Callable[[], AbstractContextManager[None]]) -> None:
     import click
 
     from quintet.cli.app import app
-    from quintet.errors import QuintetError
-    from quintet.models.files import one_line
+    from quintet.errors import QuintetError, one_line
 
     try:
         with signals():

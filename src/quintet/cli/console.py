@@ -6,8 +6,7 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
-from quintet.errors import QuintetError
-from quintet.models.files import one_line
+from quintet.errors import QuintetError, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

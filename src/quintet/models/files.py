@@ -250,11 +250,6 @@ def file_name(path: Path) -> str:
     return path.name if path.name.isprintable() else ascii(path.name)
 
 
-def one_line(text: str) -> str:
-    """A line for people with what would break it, such as a newline in a file's name, written as an escape."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
-
-
 def require_content(name: str, head: bytes | memoryview) -> None:
     """Refuse what stands for a file.
 
