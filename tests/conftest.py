@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+# A shell has its background jobs ignore Ctrl-C, and so would the commands that are tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # However slow the machine is, that alone fails nothing.
 # Nor does a draw of inputs that are large by chance.

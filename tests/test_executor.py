@@ -118,3 +118,15 @@ def test_nothing_of_what_raised_waits_for_a_collection() -> None:
         assert asyncio.run(scenario())() is None
     finally:
         gc.enable()
+
+
+def test_no_thread_stays_when_its_work_is_done() -> None:
+    before = threading.active_count()
+
+    async def scenario() -> None:
+        executor = FairExecutor()
+        assert await asyncio.gather(*(executor.run("a", lambda: threading.current_thread().name) for _ in range(3)))
+        while threading.active_count() > before:
+            await asyncio.sleep(0.001)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -22,12 +22,13 @@ class FairExecutor:
 
     def __init__(self) -> None:
         self._turns = Turns(1)
-        self._thread = ThreadPoolExecutor(1, "computing")
 
     async def run(self, tenant: str, work: Callable[[], T]) -> T:
         """What ``work`` returns or raises. Whoever is cancelled while it waits does not have it run."""
         await self._turns.acquire(tenant)
-        running = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        thread = ThreadPoolExecutor(1, "computing")  # made in a tenth of a millisecond; one that stayed would have to be ended by somebody
+        running = asyncio.get_running_loop().run_in_executor(thread, work)
+        thread.shutdown(wait=False)  # when it is done
         running.add_done_callback(lambda _: self._turns.release())  # a thread cannot be called off: the turn lasts until it is done
         try:
             return await asyncio.shield(running)
