@@ -1,9 +1,9 @@
-"""Real and tiny model files, and runners of them that are loaded once per session."""
+"""Real and tiny model files, and runners of them, of which the last ones stay loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -38,13 +38,13 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinySpec], 
 
 @pytest.fixture(scope="session")
 def load_runner() -> LoadRunner:
-    """``load_runner(path, threads=1, isa=None, quantize="q8", kv_type="f16")``: a runner with ``PAGES`` pages, loaded once.
+    """``load_runner(path, threads=1, isa=None, quantize="q8", kv_type="f16")``: a runner with ``PAGES`` pages.
 
     ``None`` = the best instruction set.
     """
     from quintet.backends.native.worker.load import native_loader
 
-    @cache
+    @lru_cache(maxsize=32)  # not all that there are: each has threads and pages of its own, hundreds of them took 5 GB
     def load(path: Path, threads: int, isa: str, quantize: Quantize, kv_type: KvType) -> Runner:
         runner = native_loader(path, threads, CONTEXT, isa=isa, quantize=quantize, kv_type=kv_type)(lambda _: None).runner
         runner.allocate(PAGES)
