@@ -7,6 +7,8 @@ must not be there has, in these forms, one that says so. Others are left as they
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from quintet.guides.pattern import ATOM
 
 _ANY = r"[\s\S]"
@@ -29,28 +31,25 @@ def without_lookahead(pattern: str) -> tuple[str, ...]:
     return rest, *others
 
 
-def _atoms(pattern: str, at: int = 0) -> list[tuple[str, int]]:
-    """Each with where it ends."""
-    return [(atom[0], atom.end()) for atom in ATOM.finditer(pattern, at)]
+def _atoms(pattern: str, at: int = 0) -> Iterator[tuple[str, int, int]]:
+    """Each with where it ends, and in how many groups that is: -1 = in none of those that begin behind ``at``, nor in the one around it."""
+    depth = 0
+    for atom in ATOM.finditer(pattern, at):
+        depth += atom[0].startswith("(") - (atom[0] == ")")
+        yield atom[0], atom.end(), depth
 
 
 def _group_end(pattern: str, at: int) -> int:
     """Where a look ahead ends that begins there; 0 = there is none."""
     if pattern[at : at + 3] not in ("(?=", "(?!"):
         return 0
-    depth = 1
-    for text, end in _atoms(pattern, at + 3):
-        depth += text.startswith("(") - (text == ")")
-        if not depth:
-            return end
-    return 0
+    return next((end for _, end, depth in _atoms(pattern, at + 3) if depth < 0), 0)
 
 
 def _alternatives(pattern: str) -> list[str]:
     """What stands between ``|`` outside groups."""
-    made, depth, begin = [], 0, 0
-    for text, end in _atoms(pattern):
-        depth += text.startswith("(") - (text == ")")
+    made, begin = [], 0
+    for text, end, depth in _atoms(pattern):
         if text == "|" and not depth:
             made.append(pattern[begin : end - 1])
             begin = end
@@ -63,7 +62,7 @@ def _required(body: str) -> str:
 
 def _banned(body: str) -> str | None:
     """What admits the texts that do not begin so; ``None`` = not one of these forms."""
-    texts = [text for text, _ in _atoms(body.removeprefix("^"))]
+    texts = [text for text, _, _ in _atoms(body.removeprefix("^"))]
     for rest in ([".", "*", "$"], [".", "*"]):
         if texts[-len(rest) :] == rest and len(texts) > len(rest):
             texts = texts[: -len(rest)]  # whatever follows
