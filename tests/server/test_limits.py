@@ -97,6 +97,23 @@ def test_tokens_that_were_held_and_not_computed_come_back(tmp_path: Path) -> Non
         assert limits_of(alice.ask(max_tokens=1))["x-ratelimit-remaining-tokens"] == "49"
 
 
+@pytest.mark.parametrize("body", [{}, {"stream": True}])
+def test_who_has_the_last_byte_has_the_place_and_the_tokens_that_were_not_used(tmp_path: Path, body: dict[str, Any]) -> None:
+    """The next request of a client that sends one after the other comes while the first is still put away."""
+    with tenant(tmp_path, tokens_per_minute=60, parallel=1) as alice:
+
+        async def one_after_the_other() -> list[int]:
+            first, asked = Answer(), {"prompt": "abcd", "max_tokens": 50, "stop": [" cat"], **body}
+            running = asyncio.create_task(acall(alice.app, asked, headers=alice.headers, into=first))
+            while not first.complete:
+                await asyncio.sleep(0)
+            second = await acall(alice.app, asked, headers=alice.headers)
+            return [(await running).status, second.status]
+
+        assert asyncio.run(one_after_the_other()) == [200, 200]
+        assert limits_of(alice.ask(max_tokens=1))["x-ratelimit-remaining-tokens"] == str(60 - 2 * 6 - 5), "what was used counts once"
+
+
 @pytest.mark.parametrize("body", [{"n": "x"}, {"max_tokens": 10_000}, {"model": "none"}, {"stream": True}])
 def test_whatever_becomes_of_a_request_nothing_stays_held(tmp_path: Path, body: dict[str, Any]) -> None:
     with tenant(tmp_path, tokens_per_minute=100, parallel=1) as alice:

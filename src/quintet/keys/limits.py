@@ -11,7 +11,7 @@ Tokens are not known before they are computed, so they are reserved, then settle
     count     more requests, where each sample counts as one
     reserve   as many tokens as it can come to at most: held back, and not drained while it runs
     begin     its work begins: its requests are used
-    settle    the held tokens are let go, those that were computed are used
+    settle    the held tokens are let go, those that were computed are used; again with what has come since
 
 Each of these either takes all it asks for or nothing, without a moment in which others could come between: of 200 requests at once, with
 credit for 10, 10 are admitted.
@@ -194,6 +194,7 @@ class Lease:
         self._account, self._clock, self.places = account, clock, places
         self._held: list[tuple[Bucket, int]] = []
         self._requests = 0  # held
+        self._settled = 0  # tokens
 
     def __enter__(self) -> Lease:
         return self
@@ -243,8 +244,9 @@ class Lease:
         self._requests = 0
 
     def settle(self, tokens: int) -> None:
-        """Count the tokens that were computed instead of those that were held."""
-        self._use(Unit.TOKENS, tokens)
+        """Count the tokens that were computed, all in all, instead of those that were held."""
+        self._use(Unit.TOKENS, tokens - self._settled)
+        self._settled = tokens
 
     def _hold(self, unit: Unit, amount: int) -> None:
         self.check(unit, amount)

@@ -84,7 +84,6 @@ class _Run:
     """A completion under way."""
 
     call: Call
-    admission: Admission
     job: Job
     renderer: Renderer
     observer: Observer
@@ -194,7 +193,8 @@ class Completions:
                 async with Guard(call.http.receive, job, deadline) as guard:
                     account.begin(observer, guard)
                     admission.start(job)
-                    run = _Run(call, admission, job, renderer, observer, guard, tuple(warned(parsed.ignored, parsed.unheeded)), api.done)
+                    call.http.before_end = partial(admission.leave, job)
+                    run = _Run(call, job, renderer, observer, guard, tuple(warned(parsed.ignored, parsed.unheeded)), api.done)
                     with served.entry.given() if job.given else contextlib.nullcontext():
                         await (self._stream(run) if request.stream else self._json(run))
                     call.http.left = guard.gone and not call.http.ended
@@ -256,7 +256,6 @@ class Completions:
             if run.guard.gone:
                 return
             if failure is None:
-                run.admission.leave()
                 await answer.end(last + run.done)
             else:
                 await answer.write(last)  # and no end: the client gets to know it even if it does not know the frame
@@ -291,7 +290,6 @@ class Completions:
     async def _reply(self, run: _Run, collected: _Collected) -> None:
         http, headers = run.call.http, [*run.headers, *run.renderer.headers(collected.last)]
         if not collected.long:
-            run.admission.leave()
             await http.reply(200, b"".join(run.renderer.body()), headers)
             return
         size = 0
@@ -303,7 +301,6 @@ class Completions:
         async for part in self._parts(run):
             await http.write(part)
         if not run.guard.gone:
-            run.admission.leave()
             await http.write(b"", last=True)
 
     async def _parts(self, run: _Run) -> AsyncIterator[bytes]:
@@ -323,10 +320,8 @@ class Completions:
                 async for part in self._parts(run):
                     await answer.write(part)
                 if not run.guard.gone:
-                    run.admission.leave()
                     await answer.end(b"")
             elif not run.guard.gone:
-                run.admission.leave()
                 await answer.end(b"".join(run.renderer.body()))
 
     async def _collect(self, run: _Run) -> _Collected:

@@ -124,11 +124,12 @@ class Admission:
         self._lease.begin()
         job.start()
 
-    def leave(self) -> None:
-        """Free its place: whoever has read the end of an answer may send the next request before this one has been put away."""
+    def leave(self, job: Job) -> None:
+        """Give back what it has not used: whoever has read the end of an answer may send the next request before this one is put away."""
+        self.settle(job)
         self._lease.leave()
 
     def settle(self, job: Job) -> None:
-        """Count what was computed instead."""
+        """Count what was computed, so far, for what was held back."""
         usage = job.usage
         self._lease.settle(usage.prompt_tokens + usage.completion_tokens)
