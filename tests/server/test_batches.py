@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -308,6 +309,26 @@ def test_of_a_folder_whose_files_are_deleted_under_a_server_the_rest_stays(tmp_p
                 await asyncio.sleep(0.01)
         assert (await one.get(f"/v1/batches/{done['id']}")).json() == done
         assert (await one.get(f"/v1/files/{done['output_file_id']}/content")).status == 404
+
+    play(tmp_path, scenario)
+
+
+def test_a_disk_that_hangs_holds_up_no_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(one: World) -> None:
+        assert (await one.get("/v1/files")).status == 200
+        hangs, answers = threading.Event(), threading.Event()
+
+        def lost(_: Folder) -> bool:
+            hangs.set()
+            return not answers.wait(60)
+
+        monkeypatch.setattr(Folder, "lost", lost)
+        listed = asyncio.create_task(one.get("/v1/files"))
+        assert await asyncio.to_thread(hangs.wait, 60)
+        assert (await one.post("/v1/completions", {"prompt": "x", "max_tokens": 1})).status == 200
+        assert not listed.done()
+        answers.set()
+        assert (await listed).status == 200
 
     play(tmp_path, scenario)
 

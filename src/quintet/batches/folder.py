@@ -85,7 +85,6 @@ class Folder:
         """What is there now is what is used from here on; see ``lost``."""
         self._opened = self._identity()
 
-    @property
     def lost(self) -> bool:
         """What was opened is not at its place any more: nobody would find what is written to it, and no new file can be made beside it."""
         try:

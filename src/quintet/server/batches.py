@@ -48,7 +48,7 @@ class Batches:
 
     async def create(self, call: Call) -> None:
         """``POST /v1/batches``."""
-        self._kept.folder()
+        await self._kept.folder()
         asked, ignored = shapes(call).create(await call.http.body(_MOST_BODY, typed=call.provider.typed))
         if ignored and self._strict:
             raise BadRequest(ignored[0], "is not a field of this page, and this server is strict", code="unknown_parameter")

@@ -49,7 +49,7 @@ class Files:
     async def create(self, call: Call) -> None:
         """``POST /v1/files``: a form."""
         self._cors.require_allowed(call.http)
-        config, folder = self._kept.config, self._kept.folder()
+        config, folder = self._kept.config, await self._kept.folder()
         with self._moving.held(call.caller.id, 1), storing():
             draft = await asyncio.to_thread(folder.draft)
             try:
@@ -77,11 +77,11 @@ class Files:
         """``GET /v1/files/{id}/content``."""
         file = await self._file(call)
         with self._moving.held(call.caller.id, 1):
-            await _send(call, self._kept.folder().content(file.id), file.size)
+            await _send(call, (await self._kept.folder()).content(file.id), file.size)
 
     async def delete(self, call: Call) -> None:
         """``DELETE /v1/files/{id}``."""
-        folder = self._kept.folder()
+        folder = await self._kept.folder()
         await self._kept.do(lambda store: store.delete_file(call.tail, call.caller.owner, self._source.now()))
         await asyncio.to_thread(partial(folder.content(call.tail).unlink, missing_ok=True))
         await call.http.reply(200, shapes(call).deleted(call.tail))
@@ -132,7 +132,7 @@ class Files:
         try:
             await self._kept.do(lambda store: store.add_upload(file, self._quota))
         except BaseException:
-            await asyncio.to_thread(partial(self._kept.folder().content(id_).unlink, missing_ok=True))
+            await asyncio.to_thread(partial((await self._kept.folder()).content(id_).unlink, missing_ok=True))
             raise
         return file
 

@@ -67,15 +67,17 @@ class Kept:
             await self._leaving
         await _left(self._running, self._desk)
 
-    def folder(self) -> Folder:
+    async def folder(self) -> Folder:
         """What is at the path. If it was deleted or replaced while it was open, what is there now, once the other is let go of.
 
         Raises:
             NotFound: nothing is kept.
             Overloaded: the folder cannot be used, or not yet.
         """
-        if self._folder is not None and self._folder.lost:
-            _log.error("batches: %s was deleted or replaced while it was open; it is opened anew", self._folder.path)
+        opened = self._folder
+        # Not on the event loop: a disk that hangs must not hold the streams. Others may have come here in the meantime.
+        if opened is not None and await asyncio.to_thread(opened.lost) and self._folder is opened:
+            _log.error("batches: %s was deleted or replaced while it was open; it is opened anew", opened.path)
             self._leaving = asyncio.create_task(_left(self._running, self._desk))
             self._folder = self._desk = self._runner = self._running = None
         if self._leaving is not None and not self._leaving.done():  # SQLite would take its log for the next database's
@@ -95,7 +97,7 @@ class Kept:
         Raises:
             Overloaded: the disk does not take it.
         """
-        self.folder()
+        await self.folder()
         assert self._desk is not None
         with storing():
             return await self._desk.do(work)
