@@ -241,7 +241,7 @@ def put(*keys: Any, value: Any) -> Change:
         (put("added_tokens", 0, "id", value="x"), "'added_tokens' must hold objects with an id"),
         (put("added_tokens", 0, "id", value=9), "token 9 must be one text"),
         (put("added_tokens", 0, "id", value=490), "the id of added token '<|begin|>' must be 399, got 490"),
-        (put("added_tokens", 0, "special", value=1), "'added_tokens' must hold objects"),
+        (put("added_tokens", 0, "special", value=1), "'added_tokens' must hold flags that are booleans"),
     ],
 )
 def test_a_wrong_tokenizer_json_is_refused_by_what_is_wrong(change: Change, said: str, tmp_path: Path) -> None:

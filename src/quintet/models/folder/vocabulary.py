@@ -150,13 +150,10 @@ class _Reading:
         if not isinstance(entries, list) or len(entries) > MAX_ADDED:
             raise _error(f"'added_tokens' must be a list of at most {MAX_ADDED}", shorten(entries))
         for entry in entries:
-            flags = {name: entry.get(name, False) for name in FLAGS} if isinstance(entry, dict) else {"": None}
-            if not all(isinstance(flag, bool) for flag in flags.values()):
-                raise _error("'added_tokens' must hold objects with an id, a content and flags", shorten(entry))
-            token, content = entry.get("id"), entry.get("content")
+            token, content = (entry.get("id"), entry.get("content")) if isinstance(entry, dict) else (None, None)
             if type(token) is not int or not 0 <= token < 1 << 31 or not isinstance(content, str) or not content:
                 raise _error("'added_tokens' must hold objects with an id and a content", shorten(entry))
-            yield Added(token, content, **flags)
+            yield Added(token, content, **{**dict.fromkeys(FLAGS, False), **_flags(TOKENIZER, "added_tokens", entry)})
 
     def _named(self, name: str, ids: dict[str, int]) -> int | None:
         """The id of a token that tokenizer_config.json names."""
@@ -196,7 +193,7 @@ class _Reading:
                 rule = f"must tell of tokens as {TOKENIZER} does, but {quoted(token)} is {shorten(content)}"
                 raise ModelError(f"{TOKENIZER_CONFIG}: 'added_tokens_decoder' {rule}.")
             if isinstance(content, str) and content and int(token) < self._size:
-                flags = _flags("added_tokens_decoder", entry)
+                flags = _flags(TOKENIZER_CONFIG, "added_tokens_decoder", entry)
                 yield Added(int(token), content, **{"normalized": not flags.get("special"), **flags})
 
     def _controls(self) -> Iterator[tuple[str, dict[str, bool]]]:
@@ -210,7 +207,7 @@ class _Reading:
         for name, one in (*((name, self._settings.get(name)) for name in (*ROLES, *OTHER_ROLES)), *several):
             text = one.get("content") if isinstance(one, dict) else one
             if isinstance(text, str) and text:
-                yield text, _flags(name, one) if isinstance(one, dict) else {}
+                yield text, _flags(TOKENIZER_CONFIG, name, one) if isinstance(one, dict) else {}
 
     def _values(self, texts: dict[int, str], added: dict[int, Added], roles: dict[str, int | None]) -> dict[str, Value]:
         fallback = isinstance(self._model, dict) and self._model.get("byte_fallback") is True
@@ -232,11 +229,11 @@ class _Reading:
         return values
 
 
-def _flags(name: str, entry: Mapping[str, Any]) -> dict[str, bool]:
-    """Those that tokenizer_config.json has of a token."""
+def _flags(file: str, name: str, entry: Mapping[str, Any]) -> dict[str, bool]:
+    """Those that a file has of a token."""
     flags = {flag: entry[flag] for flag in FLAGS if flag in entry}
     if not all(isinstance(flag, bool) for flag in flags.values()):
-        raise ModelError(f"{TOKENIZER_CONFIG}: {quoted(name)} must hold flags that are booleans, got {shorten(entry)}.")
+        raise ModelError(f"{file}: {quoted(name)} must hold flags that are booleans, got {shorten(entry)}.")
     return flags
 
 
