@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from quintet.errors import Overloaded
 from quintet.executor import FairExecutor
 
 
@@ -91,6 +92,23 @@ def test_an_error_is_its_callers_and_the_next_piece_runs() -> None:
         with pytest.raises(ValueError, match="no"):
             await executor.run("a", broken)
         return await executor.run("a", lambda: "yes")
+
+    assert asyncio.run(scenario()) == "yes"
+
+
+@pytest.mark.fault("D12")
+def test_where_no_thread_is_to_be_had_that_is_told_and_the_next_piece_runs_when_there_is() -> None:
+    """The turn was never given back: from then on no long text of anybody's was read, and no client was told."""
+
+    async def scenario() -> str:
+        executor = FairExecutor()
+        usual = threading.stack_size(1 << 46)  # more than any machine has addresses for
+        try:
+            with pytest.raises(Overloaded, match="no thread"):
+                await executor.run("a", lambda: "no")
+        finally:
+            threading.stack_size(usual)
+        return await asyncio.wait_for(executor.run("b", lambda: "yes"), 60)
 
     assert asyncio.run(scenario()) == "yes"
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from quintet.errors import Overloaded
 from quintet.turns import Turns
 
 T = TypeVar("T")
@@ -24,10 +25,18 @@ class FairExecutor:
         self._turns = Turns(1)
 
     async def run(self, tenant: str, work: Callable[[], T]) -> T:
-        """What ``work`` returns or raises. Whoever is cancelled while it waits does not have it run."""
+        """What ``work`` returns or raises. Whoever is cancelled while it waits does not have it run.
+
+        Raises:
+            Overloaded: there is no thread to be had.
+        """
         await self._turns.acquire(tenant)
         thread = ThreadPoolExecutor(1, "computing")  # made in a tenth of a millisecond; one that stayed would have to be ended by somebody
-        running = asyncio.get_running_loop().run_in_executor(thread, work)
+        try:
+            running = asyncio.get_running_loop().run_in_executor(thread, work)
+        except RuntimeError:  # "can't start new thread": there is no memory for it, or as many run as may
+            self._turns.release()
+            raise Overloaded("The server can start no thread now; try again later.") from None
         thread.shutdown(wait=False)  # when it is done
         running.add_done_callback(lambda _: self._turns.release())  # a thread cannot be called off: the turn lasts until it is done
         try:
