@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 import threading
 import time
@@ -242,6 +243,30 @@ def test_a_file_that_is_lost_while_it_is_open_is_noticed_and_the_next_has_all_th
         assert sum(tokens for _, tokens in after.spent("")) == 7 * len(by_id(file)), (
             "it is a whole ledger, and the next process has numbers of its own"
         )
+
+
+@pytest.mark.fault("D06")
+def test_a_log_of_a_lost_file_that_cannot_be_removed_is_tried_on(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a disk that is read only by then, say. The thread that writes ended with the error, and no row was written any more."""
+    file, tries, remove, writable = tmp_path / "ledger.db", list[Path](), Path.unlink, threading.Event()
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        tries.append(path)
+        if not writable.is_set():
+            raise OSError(errno.EROFS, "Read-only file system")
+        remove(path, missing_ok)
+
+    async def scenario(ledger: Ledger) -> None:
+        (await opened(ledger, "before")).close(State.COMPLETED, "stop", 200, None)
+        file.unlink()
+        monkeypatch.setattr(Path, "unlink", unlink)
+        (await opened(ledger, "after")).close(State.COMPLETED, "stop", 200, None)
+        await until(lambda: len(tries) > 2)
+        writable.set()
+        await until(lambda: not ledger.spooled)
+
+    run(scenario, file, serve=True)
+    assert by_id(file)["after"].state is State.COMPLETED
 
 
 @pytest.mark.fault("D06")

@@ -104,14 +104,14 @@ class Store:
             return
         self._opened = None
         self._connection.close()
-        if _identity(self._at("-wal")) == self._logged:  # SQLite would take it for the next file's
-            for suffix in ("-wal", "-shm"):
-                self._at(suffix).unlink(missing_ok=True)
-        self._logged = None
-        if self._lock is not None:
-            self._lock.drop()
-            self._lock = None
         try:
+            if _identity(self._at("-wal")) == self._logged:  # SQLite would take it for the next file's
+                for suffix in ("-wal", "-shm"):
+                    self._at(suffix).unlink(missing_ok=True)
+            self._logged = None
+            if self._lock is not None:
+                self._lock.drop()
+                self._lock = None
             self._open()
             with self._transaction():
                 self._connection.execute("INSERT INTO lives (life, seen) VALUES (?, ?)", (self.life, now))
