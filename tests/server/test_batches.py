@@ -74,6 +74,21 @@ def test_pages_of_other_sites_may_not_cancel(tmp_path: Path) -> None:
     play(tmp_path, scenario, cors_origins=("https://good.example",))
 
 
+@pytest.mark.fault("J05")
+def test_a_folder_whose_lock_cannot_be_had_is_a_503_and_used_once_it_can(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        lock = one.folder / "lock"
+        lock.mkdir(parents=True)
+        one.folder.chmod(0o700)
+        for refused in (await one.upload(b"x"), await one.get("/v1/files")):
+            assert refused.status == 503, refused.body
+            assert refused.header("retry-after")
+        lock.rmdir()
+        assert (await one.upload(b"x")).status == 200
+
+    play(tmp_path, scenario)
+
+
 def test_lists_have_pages(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         files = [(await one.upload(b"x")).json()["id"] for _ in range(5)]

@@ -85,7 +85,7 @@ class Kept:
         if self._folder is None:
             try:
                 self._open()
-            except BatchFolderError as error:
+            except (BatchFolderError, OSError) as error:  # OSError: of the lock, or of a disk that is broken
                 _log.error("batches: %s", error)
                 raise Overloaded("The server cannot keep files now; its log says why.", _RETRY_AFTER_S) from None
         assert self._folder is not None
