@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -281,6 +282,21 @@ def test_without_a_process_there_is_an_error_of_the_servers() -> None:
         check._processes.command = ("-c", "raise SystemExit(1)")
         with pytest.raises(EngineFailed):
             await check.translate([GOOD])
+
+    run(body)
+
+
+@pytest.mark.fault("D12")
+def test_where_no_process_can_be_started_there_is_an_error_of_the_servers_until_one_can() -> None:
+    async def body(check: GuideCheck) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            with pytest.raises(EngineFailed, match="cannot be checked"):
+                await check.translate([GOOD])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert await check.translate([GOOD])
 
     run(body)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import socket
 import subprocess
 import sys
@@ -16,6 +18,7 @@ START_S = 60.0
 """For the program to load what it needs: half a second, and many times that on a busy machine. No work is charged for it."""
 
 _READ = 1 << 20
+_log = logging.getLogger(__name__)
 
 
 class Forks:
@@ -46,7 +49,11 @@ class Forks:
         """
         async with self._starting:
             if self._control is None:
-                self._control = self._started()
+                try:
+                    self._control = self._started()
+                except OSError as error:
+                    _log.error("%s There is no process to be had: %s", self._what, error.strerror)
+                    raise EngineFailed(self._what) from None
                 try:
                     ready = await asyncio.wait_for(_received(self._control), START_S)
                 except TimeoutError:
@@ -90,10 +97,12 @@ class Forks:
         control, theirs = socket.socketpair()
         control.setblocking(False)
         environment = children.environment(OPENBLAS_NUM_THREADS="1")  # numpy's threads would not survive a fork
-        with theirs:
+        with contextlib.ExitStack() as undo, theirs:
+            undo.enter_context(control)
             self._process = subprocess.Popen(
                 (sys.executable, *self.command), stdin=theirs.fileno(), stderr=subprocess.DEVNULL, env=environment
             )
+            undo.pop_all()
         return control
 
     def _ended(self, control: socket.socket) -> None:
