@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import socket
 import sys
 import time
@@ -104,6 +105,26 @@ def test_a_secret_that_comes_byte_by_byte_holds_nobody_up(monkeypatch: pytest.Mo
                     assert sock.recv(1) == b""
                     break
     assert sent < SECRET_BYTES - 1
+
+
+@pytest.mark.fault("D12")
+def test_a_host_without_a_descriptor_for_a_connection_takes_it_when_there_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    """The thread that takes them ended with the error, and the replica could never be reached again."""
+    listening, before = Hosts().listen(), {*workers()}
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as sock:
+        sock.settimeout(60)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+            sock.connect((ADDRESS, listening.port))
+            while "no connection can be taken" not in caplog.text:
+                time.sleep(0.01)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        sock.sendall(SECRET)
+        assert len(sock.recv(CLOCK.size, socket.MSG_WAITALL)) == CLOCK.size
+    while not {*workers()} <= before:  # the host ends the worker of a front that has gone
+        time.sleep(0.01)
 
 
 def test_a_front_with_a_wrong_secret_is_told_so() -> None:

@@ -6,7 +6,6 @@ as the end of this process does; a new connection takes the place of the one bef
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import logging
 import select
@@ -47,8 +46,14 @@ class Host:
 
     def _serve(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
+            try:
                 sock, _ = self._listener.accept()
+            except TimeoutError:
+                pass
+            except OSError as error:  # no descriptor, say: that passes, and nobody would start this thread again
+                _log.warning("no connection can be taken: %s", error)
+                time.sleep(_POLL_S)
+            else:
                 self._admit(sock)
             if self._process is not None and (self._process.poll() is not None or self._hung_up()):
                 self._end()
