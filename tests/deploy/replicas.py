@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from tests.support.preparing import prepare
 from tests.support.processes import engines
 
 from quintet.backends.base import Backend, State
 from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.restarts import Records
 from quintet.backends.native.front.spawn import MODULE
+from quintet.backends.native.front.watchdog import STALL_S
 from quintet.backends.native.wire.messages import ModelSource
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
@@ -37,18 +39,18 @@ def spec(prompt: str = "hello", max_tokens: int = 5, seed: int = 0) -> SequenceS
 class Hosts:
     """One for each replica that is made."""
 
-    def __init__(self, secret: bytes = SECRET, name: str = "toy") -> None:
+    def __init__(self, secret: bytes = SECRET, name: str = "toy", module: Sequence[str] = MODULE, stall_s: float = STALL_S) -> None:
         self.hosts: list[Host] = []
         self.released: list[int] = []
-        self.secret, self.name = secret, name
+        self.secret, self.name, self.module, self.stall_s = secret, name, module, stall_s
         self.lost = False  # no replica can be found any more
 
     def listen(self) -> Host:
         """One more."""
-        self.hosts.append(Host(ADDRESS, SECRET, MODULE, "WARNING", "text"))
+        self.hosts.append(Host(ADDRESS, SECRET, self.module, "WARNING", "text"))
         return self.hosts[-1]
 
-    def make(self) -> Engine:
+    def make(self, records: Records | None = None) -> Engine:
         """An engine over a host of its own."""
         host, number = self.listen(), len(self.hosts) - 1
 
@@ -58,7 +60,8 @@ class Hosts:
             return Place(ADDRESS, host.port, "")
 
         source = ModelSource("/elsewhere", 1, None, self.name)
-        return Engine(RemoteLink(source, ToyTokenizer, CONFIG, find, self.secret, lambda: self.released.append(number)), CONFIG)
+        link = RemoteLink(source, ToyTokenizer, CONFIG, find, self.secret, lambda: self.released.append(number))
+        return Engine(link, CONFIG, records=records, stall_s=self.stall_s)
 
 
 async def until(what: Callable[[], bool]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,11 +13,14 @@ from typing import cast
 
 import pytest
 from tests.deploy.replicas import CONFIG, Hosts, collect, kill, pool, spec, until, workers
+from tests.e2e.test_kills import DEADLY
 from tests.support.preparing import prepare
 
 from quintet.backends.base import Health, Pages, State
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.in_flight import REFUSED
+from quintet.backends.native.front.restarts import Records
 from quintet.cli.loading import ready
 from quintet.deploy.pool import Pool
 from quintet.deploy.routing import Router
@@ -46,6 +51,7 @@ def test_requests_that_share_pages_find_them() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.fault("E14")
 def test_a_death_breaks_off_what_was_delivered_and_loses_nothing_else() -> None:
     async def scenario() -> None:
         before = {*workers()}
@@ -63,6 +69,7 @@ def test_a_death_breaks_off_what_was_delivered_and_loses_nothing_else() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.fault("E14")
 def test_what_a_replica_had_not_begun_is_done_by_the_others_though_it_never_comes_back() -> None:
     async def scenario() -> None:
         before, hosts = {*workers()}, Hosts()
@@ -74,6 +81,48 @@ def test_what_a_replica_had_not_begun_is_done_by_the_others_though_it_never_come
             ends = Counter(events[-1].finish for events in await asyncio.wait_for(asyncio.gather(*streams), 60))
             assert ends[Finish.LENGTH] >= 52
             assert both.health().state is State.READY
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.fault("E14")
+def test_a_replica_that_stands_still_is_ended_where_it_runs_and_started_again_and_what_it_had_not_begun_is_done() -> None:
+    """Its connection stays open; nothing but its steps tells that they do not come."""
+
+    async def scenario() -> None:
+        before = {*workers()}
+        async with pool(Hosts(stall_s=1.0), Sizing(2, 2)) as both:
+            streams = [asyncio.create_task(collect(both, spec(f"{number}", 300, number))) for number in range(60)]
+            await until(lambda: both.health().running == 16)
+            victim = sorted({*workers()} - before)[0]
+            os.kill(victim, signal.SIGSTOP)
+            ends = Counter(events[-1].finish for events in await asyncio.gather(*streams))
+            assert ends[Finish.LENGTH] + ends[Finish.ERROR] == 60
+            assert 1 <= ends[Finish.ERROR] <= 8
+            await until(lambda: all(one.state is State.READY for one in both.replicas))
+            assert both.health().incidents.hung == 1
+            assert victim not in workers()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.fault("C10", "E14")
+def test_what_has_killed_one_replica_twice_is_refused_by_the_others_too() -> None:
+    """Each had a record of its own: a client that tried again while the first was busy, or being started, cost the second two deaths."""
+
+    async def scenario() -> None:
+        async with pool(Hosts(module=("-c", DEADLY)), Sizing(2, 2)) as both:
+            first, second = (one.engine for one in both.replicas)
+            assert (await collect(both, spec("a Z")))[-1].error == REFUSED
+            assert (first.health().incidents.crashed, second.health().incidents.crashed) == (2, 0)
+            await until(lambda: first.state is State.READY)
+            busy = both.submit(await prepare(both, [spec("busy", 4000)]))
+            await anext(busy)
+            assert first.live == 1, "the other one is asked next"
+            (end,) = await collect(both, spec("a Z", seed=1))
+            assert (end.finish, end.error) == (Finish.ERROR, REFUSED)
+            assert second.health().incidents.crashed == 0
+            assert second.health().counts.steps == 0
 
     asyncio.run(scenario())
 
@@ -134,8 +183,8 @@ def test_a_replica_with_another_model_is_not_used_and_goes() -> None:
         hosts = Hosts()
         others: list[Other] = []
 
-        def make() -> Engine:
-            engine = hosts.make()
+        def make(records: Records) -> Engine:
+            engine = hosts.make(records)
             if len(hosts.hosts) == 2:
                 engine.__class__ = Other
                 others.append(cast("Other", engine))
@@ -164,8 +213,8 @@ def test_of_a_replica_with_larger_pages_as_much_is_known_as_it_holds(monkeypatch
     async def scenario() -> None:
         hosts, told = Hosts(), list[int]()
 
-        def make() -> Engine:
-            engine = hosts.make()
+        def make(records: Records) -> Engine:
+            engine = hosts.make(records)
             engine.__class__ = Blocks
             return engine
 

@@ -42,6 +42,7 @@ def test_it_computes_what_a_worker_here_does() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.fault("E14")
 def test_a_worker_that_is_killed_is_started_again_and_what_it_had_not_begun_is_done() -> None:
     async def scenario() -> None:
         before = {*workers()}

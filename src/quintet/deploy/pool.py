@@ -17,6 +17,7 @@ from functools import reduce
 from quintet.backends.base import Health, Pages, State
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.restarts import Records
 from quintet.config import EngineConfig
 from quintet.deploy.routing import Router, page_digests
 from quintet.deploy.scaling import Scaler, Sizing
@@ -62,15 +63,16 @@ class Pool:
     """Starts the least replicas at once. Make it on the event loop that will use it.
 
     Args:
-        make: begins to load an engine.
+        make: begins to load an engine, with the records of deaths that all of them share.
         config: of each engine.
         clock: seconds, monotonic.
     """
 
     def __init__(
-        self, make: Callable[[], Engine], config: EngineConfig, sizing: Sizing, clock: Callable[[], float] = time.monotonic
+        self, make: Callable[[Records], Engine], config: EngineConfig, sizing: Sizing, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._make, self._clock, self._sizing = make, clock, sizing
+        self._records = Records()
         self._router, self._scaler = Router(), Scaler(sizing, config.running_limit)
         self._replicas: list[Replica] = []
         self._made = 0
@@ -184,7 +186,7 @@ class Pool:
         return [one for one in self._replicas if not one.leaving and _has_room(one.engine, count, tenant, begun)]
 
     def _add(self) -> None:
-        self._replicas.append(Replica(self._made, self._make()))
+        self._replicas.append(Replica(self._made, self._make(self._records)))
         self._made += 1
 
     async def _look(self) -> None:

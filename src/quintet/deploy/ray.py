@@ -29,6 +29,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from quintet import logs
 from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.restarts import Records
 from quintet.backends.native.front.spawn import MODULE, VLLM_MODULE
 from quintet.backends.native.wire.messages import ModelSource, VllmSource
 from quintet.config import EngineConfig
@@ -194,6 +195,7 @@ def make_engine(
     tokenizer: Callable[[], Tokenizer],
     config: EngineConfig,
     needs: Needs,
+    records: Records | None = None,
     *,
     local: bool = False,
 ) -> Engine:
@@ -202,6 +204,7 @@ def make_engine(
     With devices, its place is reserved as one piece before anything starts, and stays reserved while it is started again.
 
     Args:
+        records: see ``Engine``.
         local: Ray has this machine alone.
     """
     options: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus, "max_restarts": -1, "max_task_retries": -1}
@@ -222,7 +225,7 @@ def make_engine(
         if group is not None:
             remove_placement_group(group)
 
-    return Engine(RemoteLink(source, tokenizer, config, find, secret, release), config)
+    return Engine(RemoteLink(source, tokenizer, config, find, secret, release), config, records=records)
 
 
 class Front(Protocol):

@@ -58,7 +58,7 @@ BACKENDS: dict[str, tuple[Callable[[pytest.FixtureRequest], Path | None], Callab
     if (model, link) != ("bundled", "thread")  # loading it takes its time; serve has it in a process
 }
 
-BACKENDS["toy-pool"] = (_toy, lambda path: Pool(lambda: _thread(path), CONFIG, Sizing(2, 2)))
+BACKENDS["toy-pool"] = (_toy, lambda path: Pool(lambda _: _thread(path), CONFIG, Sizing(2, 2)))
 BACKENDS["tiny-kv8"] = (_tiny, lambda path: Engine(native_loader(path, 2, 512, kv_type="q8") if path else toy_loader(), CONFIG))
 BACKENDS["bigram"] = (_toy, lambda _: BigramEngine())
 BACKENDS["toy-poor"] = (_toy, lambda path: PoorEngine(_thread(path)))

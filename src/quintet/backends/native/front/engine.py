@@ -17,6 +17,7 @@ from quintet.backends.base import Health, State, require_open
 from quintet.backends.native.core.loader import Loader
 from quintet.backends.native.front.in_flight import InFlight, InFlightRequest
 from quintet.backends.native.front.link import Link, ThreadLink
+from quintet.backends.native.front.restarts import Records
 from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.supervisor import Supervisor
 from quintet.backends.native.front.watchdog import STALL_S
@@ -43,6 +44,7 @@ class Engine:
         clock: seconds, monotonic.
         stall_s: see ``STALL_S``.
         chance, memory: see ``Supervisor``.
+        records: of deaths, shared with other engines of the same model; ``None`` = of this one alone.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class Engine:
         stall_s: float = STALL_S,
         chance: Callable[[], float] = random.random,
         memory: Callable[[], tuple[int, int]] = machine.memory,
+        records: Records | None = None,
     ) -> None:
         link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._clock = clock
         self._max_live, self._max_running = config.live_limit, config.running_limit
-        self._in_flight = InFlight(link.send, clock, digest)
-        self._supervisor = Supervisor(link, self._in_flight, clock, stall_s=stall_s, chance=chance, memory=memory)
+        records = records or Records()
+        self._in_flight = InFlight(link.send, clock, digest, records.requests)
+        self._supervisor = Supervisor(link, self._in_flight, clock, stall_s=stall_s, chance=chance, memory=memory, images=records.images)
         self._draining = False
 
     @property

@@ -44,11 +44,12 @@ class Expanding:
     Args:
         send: tells the engine.
         clock: seconds, monotonic.
+        suspects: as of ``InFlight``.
     """
 
-    def __init__(self, send: Callable[[Expand], None], clock: Callable[[], float]) -> None:
+    def __init__(self, send: Callable[[Expand], None], clock: Callable[[], float], suspects: Suspects | None = None) -> None:
         self._send, self._clock = send, clock
-        self._turns, self._suspects = Turns(1), Suspects()
+        self._turns, self._suspects = Turns(1), Suspects() if suspects is None else suspects
         self._asked: _Asked | None = None  # with the engine
         self._numbers = 0
 

@@ -65,14 +65,19 @@ class InFlight:
         send: tells the engine.
         clock: seconds, monotonic.
         digest: of what a request asks for.
+        suspects: known of other engines of the model too; ``None`` = of this one alone.
     """
 
     def __init__(
-        self, send: Callable[[Submit | Pixels | Abort], None], clock: Callable[[], float], digest: Callable[[Submit], bytes]
+        self,
+        send: Callable[[Submit | Pixels | Abort], None],
+        clock: Callable[[], float],
+        digest: Callable[[Submit], bytes],
+        suspects: Suspects | None = None,
     ) -> None:
         self._tell, self._clock, self._digest = send, clock, digest
         self._in_flight: dict[int, InFlightRequest] = {}
-        self._suspects = Suspects()
+        self._suspects = Suspects() if suspects is None else suspects
         self._held: deque[InFlightRequest] = deque()  # suspects that wait for their turn
         self._trial: InFlightRequest | None = None
         self._alone = False  # the suspects of the last death have their turns, and everything else waits

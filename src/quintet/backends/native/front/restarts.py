@@ -119,3 +119,11 @@ class Suspects:
     def _of(self, digest: bytes, now: float) -> _Suspect | None:
         suspect = self._suspects.get(digest)
         return suspect if suspect is not None and now - suspect.at < BLOCKED_S else None
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What is suspected of deaths: of one engine, or of all replicas of a model, or what has killed one twice would go on to the next."""
+
+    requests: Suspects = field(default_factory=Suspects)
+    images: Suspects = field(default_factory=Suspects)

@@ -40,7 +40,7 @@ from quintet.backends.native.front.link import Link
 from quintet.backends.native.front.pace import Pace
 from quintet.backends.native.front.pressure import Pressure
 from quintet.backends.native.front.repeat import Told
-from quintet.backends.native.front.restarts import GIVEN_UP, OFTEN, WINDOW_S, Deaths, pause
+from quintet.backends.native.front.restarts import GIVEN_UP, OFTEN, WINDOW_S, Deaths, Suspects, pause
 from quintet.backends.native.front.soundness import UNSOUND_AT
 from quintet.backends.native.front.statistics import Statistics
 from quintet.backends.native.front.stream import Stream
@@ -79,6 +79,7 @@ class Supervisor:
         stall_s: see ``STALL_S``.
         chance: see ``Pace``.
         memory: see ``Pressure``.
+        images: see ``Expanding``.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Supervisor:
         stall_s: float = STALL_S,
         chance: Callable[[], float] = random.random,
         memory: Callable[[], tuple[int, int]] = machine.memory,
+        images: Suspects | None = None,
     ) -> None:
         self._link, self._work, self._clock, self._call_later = link, work, clock, later
         self._statistics = Statistics()
@@ -97,7 +99,7 @@ class Supervisor:
         self._pace = Pace(clock(), chance)
         self._pressure = Pressure(memory)
         self._deaths = Deaths()
-        self.expanding = Expanding(link.send, clock)
+        self.expanding = Expanding(link.send, clock, images)
         """Images that the worker's own processor is asked about."""
         self._failures = 0  # starts in a row that did not reach readiness
         self._killed = ""  # which of the ``Incidents`` the worker was killed for
