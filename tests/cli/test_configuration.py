@@ -218,6 +218,14 @@ def test_a_file_that_holds_a_key_is_nobody_elses(mode: int, command: Command, wr
         ("api-key = 'x'", ": api-key must be a list of strings, got ***."),
         ("admin-key = 4711", ": admin-key must be a string, got ***."),
         ("served-model-name = [1]", ": served-model-name must be a list of strings, got [1]."),
+        ("admin-key = ''", ": --admin-key must be printable ASCII without spaces, and not empty."),
+        ("api-key = ['a b']", ": --api-key must be printable ASCII without spaces, and not empty."),
+        ("trusted-proxy = ['x']", ": --trusted-proxy must be a network such as 10.0.0.0/8, an address, or unix, got 'x'."),
+        ("tls-cert = 'x'", ": --tls-cert and --tls-key must be given together."),
+        ("tls-key = 'x'", ": --tls-cert and --tls-key must be given together."),
+        ("models = ['=x']", ": models: a model is written REFERENCE or NAME=REFERENCE, got '=x'."),
+        ("draft = ['=x']", ": draft: a model is written REFERENCE or NAME=REFERENCE, got '=x'."),
+        ("lora = ['a b']", ": --lora must be NAME=MODEL:PATH, MODEL the name of a model, got 'a b'."),
     ],
 )
 def test_what_is_wrong_in_a_file_is_one_line_with_its_place_and_value(text: str, said: str, command: Command, write: Write) -> None:
@@ -262,7 +270,7 @@ def test_what_an_option_refuses_later_tells_the_variable_or_the_file_that_it_is_
         ({"QUINTET_BATCH_KEEP": "x"}, "--batch-keep must be a whole number"),
         ({"QUINTET_ADMIN_LISTEN": "x"}, "--admin-listen must be HOST:PORT"),
         ({"QUINTET_PORT": "9", "QUINTET_ADMIN_LISTEN": "127.0.0.1:9"}, "--admin-listen must be another place than --host and --port"),
-        ({"QUINTET_ADMIN_KEY": "a b"}, "the admin key must be printable"),
+        ({"QUINTET_ADMIN_KEY": "a b"}, "QUINTET_ADMIN_KEY: --admin-key must be printable"),
         ({"QUINTET_HOST": "0.0.0.0"}, "host '0.0.0.0' is reachable from other machines and no API key is set"),
         (
             {"QUINTET_PORT": "0", "QUINTET_ADMIN_LISTEN": "0.0.0.0:0"},

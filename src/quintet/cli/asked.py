@@ -9,7 +9,7 @@ from quintet.cli import batch, configuration, engines, exporting, fleet, net, se
 from quintet.cli.cluster import ClusterOptions
 from quintet.cli.console import OptionError
 from quintet.cli.telling import TellOptions
-from quintet.cli.values import taken
+from quintet.cli.values import check_key, taken
 from quintet.config import EngineName, KvType, Quantize, ServerConfig
 from quintet.errors import shorten
 
@@ -65,6 +65,8 @@ def options(
     idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
     named = served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft, lora
     listen = taken(net.ListenOptions, server)
+    if admin_key is not None:
+        check_key(admin_key, "--admin-key")
     rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, batches=batch.config(server), **server)

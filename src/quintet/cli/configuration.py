@@ -21,7 +21,7 @@ from click.core import ParameterSource
 from quintet.cli import references
 from quintet.cli.console import OptionError
 from quintet.cli.values import PATH
-from quintet.errors import shorten
+from quintet.errors import QuintetError, shorten
 from quintet.models.files import expanded
 
 PREFIX = "QUINTET_"
@@ -41,6 +41,9 @@ _FILE = "quintet.configuration.file"
 _DEFAULT = "default"
 _ALIKE = 0.75
 _HIDDEN = "***"
+_BLAMED = re.compile(r"(--[\w-]+)(?: and (--[\w-]+))?")
+"""The options that an error's message begins with."""
+
 _USER = re.compile(r"(?<=://)[^/?#]*@")
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -62,9 +65,13 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except OptionError as error:
-            option = str(error).partition(" ")[0]
-            places = {origin(ctx, param) for param in self.params if option in param.opts} - {option, _DEFAULT}
+        except QuintetError as error:
+            found = _BLAMED.match(str(error))
+            options = found.groups() if found else ()
+            blamed = [origin(ctx, param) for option in options for param in self.params if option in param.opts]
+            places = [place for place in dict.fromkeys(blamed) if place not in (*options, _DEFAULT)]
+            if not places:
+                raise
             raise OptionError(": ".join([*places, str(error)])) from None
 
 
@@ -119,6 +126,7 @@ def read(file: Path, known: Mapping[str, click.Parameter], ctx: click.Context) -
             file that others may read.
     """
     values = _parse(file)
+    found = {}
     for key, value in values.items():
         if key not in known:
             raise OptionError(f"{file}: unknown {'table' if isinstance(value, dict) else 'key'} {key!r}{_hint(key, known)}")
@@ -132,9 +140,13 @@ def read(file: Path, known: Mapping[str, click.Parameter], ctx: click.Context) -
             raise OptionError(f"{file}: {key}: {error.message}") from None
         except OptionError as error:
             raise OptionError(f"{file}: {error}") from None
+        try:
+            found[str(known[key].name)] = _based(file.parent, known[key], value)
+        except OptionError as error:
+            raise OptionError(f"{file}: {key}: {error}") from None
     if any(_secret(known[key]) for key in values) and file.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
         raise OptionError(f"{file} holds a key and may be read by everybody or written by others; chmod 600 it.")
-    return {str(known[key].name): _based(file.parent, known[key], value) for key, value in values.items()}
+    return found
 
 
 def strangers(variables: Iterable[str], known: Iterable[str]) -> Iterator[str]:

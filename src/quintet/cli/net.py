@@ -150,7 +150,7 @@ def check_exposure(host: str, keys: tuple[str, ...], no_key: bool, *, closed: bo
         OptionError: a key that no request could carry.
     """
     for key in keys:
-        check_key(key, "an API key")
+        check_key(key, "--api-key")
     if (keys or closed) and no_key:
         raise ListenError("--no-api-key and an API key (--api-key, --api-key-file, --keys or QUINTET_API_KEY) contradict each other.")
     if not (keys or closed or no_key) and not is_loopback(host):

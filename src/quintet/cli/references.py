@@ -40,6 +40,6 @@ def based_encoder(folder: Path, text: str) -> str:
 
 
 def based_adapter(folder: Path, text: str) -> str:
-    """The same of ``NAME=MODEL:PATH``."""
+    """The same of ``NAME=MODEL:PATH``; what has no path is left to be refused as it was written."""
     head, colon, path = text.partition(":")
-    return f"{head}{colon}{folder / expanded(path)}"
+    return f"{head}{colon}{folder / expanded(path)}" if path else text

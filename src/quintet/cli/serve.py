@@ -20,7 +20,7 @@ from quintet.cli.cluster import ClusterOptions
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.heart import WATCHDOG_S
 from quintet.cli.telling import TellOptions
-from quintet.cli.values import check_key, telling
+from quintet.cli.values import telling
 from quintet.config import LOG_LEVELS, BatchConfig, LedgerConfig, ServerConfig
 from quintet.engines.entry import Model
 from quintet.errors import shorten
@@ -139,8 +139,6 @@ def check(options: ServeOptions) -> None:
         raise OptionError("--served-model-name must not be empty.")
     options.listen.check()
     Proxies(config.trusted_proxy)
-    if config.admin_key:
-        check_key(config.admin_key, "the admin key")
     fleets.check(options.fleet)
 
 
