@@ -30,7 +30,6 @@ def _option(*names: str, **settings: Any) -> Callable[[_F], _F]:
 
 
 _model = click.argument("model", default="smollm2", required=False)
-_ledger = _option("--ledger", type=PATH, metavar="FILE", help="Keep a row for each completion in this file.")
 _offline = _option("--offline", is_flag=True, help="Use only what is on this machine.")
 _threads = _option("--threads", "-t", type=click.IntRange(0, 1024), default=0, help="Compute threads; 0 = one per available CPU.")
 _context = _option("--ctx-size", "-c", type=click.IntRange(0), default=0, help="Most tokens of prompt and completion; 0 = the model's own.")
@@ -65,6 +64,9 @@ _draft = _option(
     metavar="[NAME=]MODEL",
     multiple=True,
     help="Smaller model with the same tokens that drafts for the first model, or for the one named; the output is the same.",
+)
+_draft_of_one = _option(
+    "--draft", metavar="MODEL", multiple=True, help="Smaller model with the same tokens that drafts for it; the output is the same."
 )
 
 
@@ -148,7 +150,7 @@ app.command_class = configuration.Command
     default=0,
     help="Most completions at once per API key, or of all where none is needed; 0 = no limit.",
 )
-@_ledger
+@_option("--ledger", type=PATH, metavar="FILE", help="Keep a row for each completion in this file.")
 @_option(
     "--ledger-full",
     type=click.Choice(["refuse", "serve"]),
@@ -213,7 +215,7 @@ def _check(**values: Any) -> None:
 @_kv_type
 @_quantize
 @_mmproj
-@_draft
+@_draft_of_one
 @_pack_cache
 @_pack_size
 @_offline
@@ -280,7 +282,7 @@ def list_() -> None:
 @_context
 @_kv_type
 @_quantize
-@_draft
+@_draft_of_one
 @_offline
 def show(model: str, *, ctx_size: int, kv_type: KvType, quantize: Quantize, draft: tuple[str, ...], offline: bool) -> None:
     """Describe a model: sizes, quantisation, memory it needs.
@@ -293,7 +295,7 @@ def show(model: str, *, ctx_size: int, kv_type: KvType, quantize: Quantize, draf
 
 
 @app.command()
-@_ledger
+@_option("--ledger", type=PATH, metavar="FILE", help="The ledger; by default the one that quintet serve is set to keep.")
 @_option("--by", metavar="WORDS", default="key,model", help="Some of key, model, day, dialect and state, with commas; days are in UTC.")
 @_option("--since", metavar="DATE", help="Only what arrived then or later, e.g. 2026-11-30 or 2026-11-30T12:00 (UTC).")
 @_option("--until", metavar="DATE", help="Only what arrived before.")
