@@ -322,7 +322,7 @@ def doctor(*, port: int) -> int:
 @click.argument("url")
 @_option("--as", "page", type=click.Choice(clients.PAGES), required=True, help="The provider whose page the server is put through.")
 @clients.key_option("QUINTET_CHECK_KEY")
-@_option("--model", default="", help="Model to ask; by default the first that the server lists.")
+@_option("--model", default="", show_default=False, help="Model to ask; by default the first that the server lists.")
 @_option("--only", metavar="ITEM", multiple=True, help="Check this item alone; repeatable.")
 @_option("--timeout", type=Number(0, MOST_SECONDS, above=True), metavar="SECONDS", default=60, help="Most time for one answer.")
 @_option("--json", "as_json", is_flag=True, help="Print JSON, with each item's request and answer.")
