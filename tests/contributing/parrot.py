@@ -7,11 +7,24 @@ from typing import Any
 
 import msgspec
 
-from quintet.dialects.base import ErrorReply, Fault, Headers, Identity, Parsed, ServedModel, broken, check_choices, fault, sampling
+from quintet.dialects.base import (
+    ErrorReply,
+    Fault,
+    Headers,
+    Identity,
+    Parsed,
+    ServedModel,
+    broken,
+    check_choices,
+    fault,
+    sampling,
+    switched_off,
+)
 from quintet.dialects.catalog import Provider
 from quintet.dialects.chunks import ChunkRenderer
+from quintet.dialects.constraints import unknown_fields
 from quintet.dialects.extensions import Extensions
-from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, Number, Prompts, String, unknown
+from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, Number, Prompts, String
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import Counts, encode
 from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finish, Finished
@@ -98,7 +111,7 @@ class Parrot:
         raw = decode_object(body)
         request = EXTENSIONS.apply(raw, _request(raw, fresh_seed))
         check_choices(request, 8)
-        return Parsed(request, unknown(KNOWN, raw))
+        return Parsed(request, unknown_fields(KNOWN, raw), unheeded=switched_off(request))
 
     def renderer(self, request: CompletionRequest, identity: Identity, _options: object = None) -> ParrotRenderer:
         return ParrotRenderer(request, identity)

@@ -79,6 +79,11 @@ def test_its_errors_name_the_field_the_rule_and_the_value_and_unknown_fields_are
     assert "cracker" in str(ask({**ASKED, "cracker": 1}).header("warning"))
 
 
+def test_what_has_no_effect_beside_another_field_is_a_warning_and_what_asks_for_nothing_is_none() -> None:
+    assert "top_k" in str(ask({**ASKED, "mirostat": 2, "top_k": 3}).header("warning"))
+    assert ask({**ASKED, "skip_special_tokens": True, "grammar_lazy": False}).header("warning") is None
+
+
 def test_it_has_the_extensions_that_every_dialect_has() -> None:
     assert {"top_k", "min_p", "dry_multiplier"} <= {field.name for field in KNOWN}
     assert ask({**ASKED, "top_k": 1}).json()["said"] == ask({**ASKED, "mood": 0}).json()["said"]
