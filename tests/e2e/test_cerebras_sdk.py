@@ -166,9 +166,11 @@ def test_an_error_names_its_field(client: Any, stream: bool, fields: dict[str, A
     assert caught.value.status_code == (404 if error == "NotFoundError" else 400)
 
 
-def test_a_wrong_key_is_an_authentication_error(base: str) -> None:
-    with sdk.Cerebras(base_url=base, api_key="wrong", max_retries=0) as stranger, pytest.raises(sdk.AuthenticationError):
+def test_a_wrong_key_is_an_authentication_error_in_the_words_of_the_service(base: str) -> None:
+    with sdk.Cerebras(base_url=base, api_key="wrong", max_retries=0) as stranger, pytest.raises(sdk.AuthenticationError) as caught:
         stranger.completions.create(**PAGE)
+    told = [caught.value.body[name] for name in ("type", "param", "code")]
+    assert told == ["invalid_request_error", "api_key", "wrong_api_key"]
 
 
 def test_models_are_listed_and_retrieved_though_a_name_holds_a_slash(client: Any) -> None:

@@ -190,9 +190,10 @@ def test_an_error_names_its_field(
     assert f"'{param}" in str(caught.value) or code == "model_not_found"
 
 
-def test_a_wrong_key_is_an_authentication_error(base: str) -> None:
-    with OpenAI(base_url=base, api_key="wrong") as stranger, pytest.raises(openai.AuthenticationError):
+def test_a_wrong_key_is_an_authentication_error_in_the_words_of_the_api(base: str) -> None:
+    with OpenAI(base_url=base, api_key="wrong") as stranger, pytest.raises(openai.AuthenticationError) as caught:
         stranger.models.list()
+    assert (caught.value.type, caught.value.param, caught.value.code) == ("invalid_request_error", None, "invalid_api_key")
 
 
 def test_an_unknown_field_is_ignored_and_said_so(client: OpenAI) -> None:

@@ -283,7 +283,8 @@ _CLIENT, _BUSY, _SERVER = "invalid_request_error", "service_unavailable_error", 
 
 _FAULTS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (BadRequest, 400, _CLIENT, ""),
-    (NotAuthorized, 401, "authentication_error", "invalid_api_key"),
+    # Recorded, of OpenAI and Together: {"message": ..., "type": "invalid_request_error", "param": null, "code": "invalid_api_key"}.
+    (NotAuthorized, 401, _CLIENT, "invalid_api_key"),
     (Forbidden, 403, "permission_error", "insufficient_permissions"),
     (ModelNotFound, 404, _CLIENT, "model_not_found"),
     (NotFound, 404, _CLIENT, "not_found"),

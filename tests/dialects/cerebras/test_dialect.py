@@ -201,7 +201,7 @@ def test_a_stream_that_breaks_ends_with_an_error_that_the_sdk_knows() -> None:
         (BadRequest("n", "must be 1"), 400, "invalid_request_error", "n", "invalid_value"),
         (BadRequest("", "must be JSON"), 400, "invalid_request_error", "", "invalid_value"),
         (PromptTooLong("prompt", "is too long"), 400, "invalid_request_error", "prompt", "context_length_exceeded"),
-        (NotAuthorized("no"), 401, "authentication_error", "", "invalid_api_key"),
+        (NotAuthorized("no"), 401, "invalid_request_error", "api_key", "wrong_api_key"),
         (ModelNotFound("no"), 404, "not_found_error", "model", "model_not_found"),
         (TooManyRequests("no"), 429, "too_many_requests_error", "quota", "rate_limit_exceeded"),
         (Overloaded("no"), 503, "service_unavailable_error", "", "overloaded"),

@@ -143,6 +143,8 @@ class CerebrasRenderer(ChunkRenderer[ChoiceBody, Completion]):
 # Recorded: {"message":"Model does not exist or you do not have access to it.","type":"not_found_error","param":"model","code":
 # "model_not_found"} and {"message":"Requests per minute limit exceeded ...","type":"too_many_requests_error","param":"quota", ...}.
 _TYPES = {404: "not_found_error", 429: "too_many_requests_error"}
+# Recorded, of a wrong key: {"message":"Wrong API Key","type":"invalid_request_error","param":"api_key","code":"wrong_api_key"}.
+_WRONG_KEY = "api_key", "wrong_api_key"
 
 
 class ErrorObject(msgspec.Struct, gc=False):
@@ -163,5 +165,6 @@ class ErrorBody(ErrorObject, gc=False):
 
 def error_body(known: Fault) -> ErrorBody:
     """See ``ErrorBody``."""
-    told = known.message, _TYPES.get(known.status, known.type), known.param or "", known.code
+    param, code = _WRONG_KEY if known.status == 401 else (known.param or "", known.code)
+    told = known.message, _TYPES.get(known.status, known.type), param, code
     return ErrorBody(*told, known.status, ErrorObject(*told))
