@@ -243,6 +243,15 @@ def test_a_model_that_a_key_may_not_use_is_not_there_for_it(tmp_path: Path, prov
         assert named["model"] == "own-one", "its first model is the one for requests that name none"
 
 
+@pytest.mark.parametrize(("asked", "said"), [({"model": "llama3.1-8b"}, "The model 'llama3.1-8b' does not exist"), ({}, "names no model")])
+def test_a_key_for_models_that_are_not_there_is_told_of_the_name_it_asked_for(tmp_path: Path, asked: dict[str, str], said: str) -> None:
+    """Also of one of those on Cerebras' page, which stand for whatever the key may use."""
+    with tenant(tmp_path, Key(b"", models=("gone*",)), ("shared",)) as alice:
+        answer = alice.ask(base("cerebras"), **asked)
+        assert (answer.status, answer.json()["code"]) == (404, "model_not_found")
+        assert said in answer.json()["message"]
+
+
 def test_a_moderation_model_that_a_key_may_not_use_is_not_there_for_it(tmp_path: Path) -> None:
     with tenant(tmp_path, Key(b"", models=("own",)), ("shared", "own")) as alice:
         told = [alice.ask(base("together"), model="own", safety_model=name) for name in ("shared", "nothing", "own")]

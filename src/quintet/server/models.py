@@ -45,14 +45,16 @@ class Models:
             ModelNotFound: nothing.
             ModelNotAllowed: nothing that the caller may use.
         """
-        key, forms = call.caller.key, call.provider.forms
+        key, forms, asked = call.caller.key, call.provider.forms, name
         if name in call.provider.stand_ins and self._registry.names.find(name, forms) is None:
             name = ""
         if not key.models:
             return self._registry.find(name, forms)
         own = self._names(call)
         listed = ", ".join(own) or "none that is listed"
-        told = f"The model {shorten(name)} does not exist, or this key may not use it; it may use: {listed}."
+        told = f"The model {shorten(asked)} does not exist, or this key may not use it; it may use: {listed}."
+        if not asked:  # and of those that it may use there is none to stand for it
+            told = "The request names no model, and this key may use none that is listed."
         if not name and not own:
             raise ModelNotAllowed(told)
         try:
