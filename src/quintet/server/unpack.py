@@ -96,7 +96,9 @@ def _unpack(body: bytes) -> bytes:
     try:
         return _written(decoder.decode(body))
     except msgspec.ValidationError:
-        rule = f"The body must be a MessagePack map; with more than {MAX_CONTAINERS} arrays and maps, or what looks so, none in another"
+        rule = "The body must be a MessagePack map whose keys are texts"
+        if decoder is _FLAT:
+            rule += f"; with more than {MAX_CONTAINERS} arrays and maps, or what looks so, none in another"
         raise BadRequest("", rule, code=_INVALID) from None
     except (msgspec.DecodeError, TypeError, ValueError, RecursionError):
         raise BadRequest("", "The body is not valid MessagePack of JSON values", code=_INVALID) from None
