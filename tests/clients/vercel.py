@@ -54,14 +54,14 @@ def test_its_options_reach_the_server(provider: str) -> None:
     assert stopped["finishReason"] == "stop"
 
 
-@pytest.mark.parametrize("provider", ["openai", "fireworks", "together", "cerebras"])
+@pytest.mark.parametrize("provider", BASES)
 def test_an_error_has_its_message(provider: str) -> None:
     (refused,) = ask(job(provider, body={"top_p": 7}))
     assert refused["status"] == 400
     assert "top_p" in refused["error"]
 
 
-@pytest.mark.parametrize("provider", ["openai", "fireworks", "together", "cerebras"])
+@pytest.mark.parametrize("provider", BASES)
 def test_a_stream_that_breaks_tells(provider: str) -> None:
     """It takes Fireworks' last frame, which has choices too, for an ordinary chunk; then the body has no end."""
     (broken,) = ask(job(provider, stream=True, base=f"{SCENARIOS}/breaks", model="scripted"))

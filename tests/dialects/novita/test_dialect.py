@@ -137,9 +137,13 @@ def test_a_stream_that_breaks_ends_with_an_error_object() -> None:
         (ValueError("a secret path"), 500, "INTERNAL_ERROR", {}),
     ],
 )
-def test_errors_have_code_reason_message_and_metadata(error: Exception, status: int, reason: str, metadata: dict[str, str]) -> None:
+def test_errors_have_code_reason_message_and_metadata_also_where_javascript_reads_them(
+    error: Exception, status: int, reason: str, metadata: dict[str, str]
+) -> None:
+    """OpenAI's SDK for JavaScript and Vercel's know no error but the one under ``error``."""
     reply = Novita().error(error)
     body = json.loads(reply.body)
+    assert body.pop("error") == body
     assert body.pop("message")
     assert body == {"code": reply.status, "reason": reason, "metadata": metadata}
     assert reply.status == status

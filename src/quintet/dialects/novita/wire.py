@@ -75,7 +75,7 @@ class NovitaRenderer(ChunkRenderer[ChoiceBody, Completion]):
 
     def _broken(self, event: Failed) -> object:
         # Bare, the SDK would take it for a chunk: in a stream it looks for `error`.
-        return {"error": error_body(broken(event))}
+        return {"error": _error_object(broken(event))}
 
     def _lists(self, index: int, tokens: tuple[TokenText, ...]) -> Logprobs | None:
         if not self._logprobs:
@@ -93,7 +93,7 @@ _REASONS = {400: "INVALID_REQUEST_BODY", 401: "FAILED_TO_AUTH"}
 """As recorded, by status; the others are our codes in capitals, which gives the recorded ``MODEL_NOT_FOUND`` too."""
 
 
-class ErrorBody(msgspec.Struct, gc=False):
+class ErrorObject(msgspec.Struct, gc=False):
     """``metadata`` is empty in what was recorded; here it names the field at fault."""
 
     code: int
@@ -102,8 +102,23 @@ class ErrorBody(msgspec.Struct, gc=False):
     metadata: dict[str, str]
 
 
+class ErrorBody(ErrorObject, gc=False):
+    """Flat, as recorded; and the same under ``error``.
+
+    Its users have OpenAI's SDKs. That for Python reads ``error``, or else the body itself; that for JavaScript, and Vercel's, read
+    ``error`` alone, and without it tell of "400 status code (no body)", whatever the message says.
+    """
+
+    error: ErrorObject
+
+
 def error_body(known: Fault) -> ErrorBody:
     """See ``ErrorBody``."""
+    told = _error_object(known)
+    return ErrorBody(told.code, told.reason, told.message, told.metadata, told)
+
+
+def _error_object(known: Fault) -> ErrorObject:
     about = {"param": known.param, "code": known.code} if known.param and known.status == 400 else {}
     reason = _REASONS.get(known.status, known.code.upper())
-    return ErrorBody(known.status, reason, known.message, about)
+    return ErrorObject(known.status, reason, known.message, about)
