@@ -26,7 +26,7 @@ from quintet.deploy.pool import Pool
 from quintet.deploy.routing import Router
 from quintet.deploy.scaling import Sizing
 from quintet.errors import EngineFailed, Loading
-from quintet.events import Finish
+from quintet.events import Finish, TokenEvent
 from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.tokenizer import Tokenizer
 
@@ -131,8 +131,12 @@ def test_it_grows_while_work_waits_and_shrinks_again_and_loses_nothing() -> None
     async def scenario() -> None:
         hosts, most = Hosts(), 0
         async with pool(hosts, Sizing(1, 3, up_after=0.2, down_after=0.3)) as some:
-            streams = [asyncio.create_task(collect(some, spec(f"{number}", 600, number))) for number in range(60)]
-            await until(lambda: len(some.replicas) == 3 and all(one.state is State.READY for one in some.replicas))
+            streams: list[asyncio.Task[list[TokenEvent]]] = []
+            while len(some.replicas) < 3 or any(one.state is not State.READY for one in some.replicas):
+                if sum(not task.done() for task in streams) < 60:  # work waits for as long as a replica may take to come
+                    number = len(streams)
+                    streams.append(asyncio.create_task(collect(some, spec(f"{number}", 600, number))))
+                await asyncio.sleep(0.001)
             more = [asyncio.create_task(collect(some, spec(f"more {number}", 500, number))) for number in range(60)]
             while not all(task.done() for task in (*streams, *more)):
                 most = max(most, len(some.replicas))
@@ -143,7 +147,7 @@ def test_it_grows_while_work_waits_and_shrinks_again_and_loses_nothing() -> None
             await until(lambda: len(some.replicas) == 1)
             assert {(await task)[-1].finish for task in long} == {Finish.LENGTH}
             await until(lambda: len(hosts.released) == 2)
-            generated = 60 * 600 + 60 * 500 + 3 * 3000
+            generated = len(streams) * 600 + 60 * 500 + 3 * 3000
             assert some.health().counts.tokens >= generated  # also by those that have gone
 
     asyncio.run(scenario())
