@@ -12,7 +12,7 @@ from tests.dialects.folding import fold as fold_body
 from quintet.dialects.base import Identity, ServedModel
 from quintet.dialects.cerebras.dialect import Cerebras
 from quintet.dialects.cerebras.grammar import guide
-from quintet.errors import BadRequest, ModelNotFound, NotAuthorized, Overloaded, PromptTooLong, TooManyRequests
+from quintet.errors import BadRequest, ModelNotFound, NotAuthorized, Overloaded, PromptTooLong, TooManyRequests, Unsatisfiable, Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText, Usage
 from quintet.request import CompletionRequest, Sampling, StopRules
 
@@ -198,8 +198,11 @@ def test_a_stream_that_breaks_ends_with_an_error_that_the_sdk_knows() -> None:
 @pytest.mark.parametrize(
     ("error", "status", "type_", "param", "code"),
     [
-        (BadRequest("n", "must be 1"), 400, "invalid_request_error", "n", "invalid_value"),
-        (BadRequest("", "must be JSON"), 400, "invalid_request_error", "", "invalid_value"),
+        (BadRequest("n", "must be 1"), 400, "invalid_request_error", "n", "wrong_api_format"),
+        (BadRequest("n", "must be an integer", code="invalid_type"), 400, "invalid_request_error", "n", "wrong_api_format"),
+        (BadRequest("", "must be JSON", code="invalid_json"), 400, "invalid_request_error", "validation_error", "wrong_api_format"),
+        (Unsupported("suffix", "is not there"), 400, "invalid_request_error", "suffix", "wrong_api_format"),
+        (Unsatisfiable("no"), 400, "invalid_request_error", "", "unsatisfiable"),
         (PromptTooLong("prompt", "is too long"), 400, "invalid_request_error", "prompt", "context_length_exceeded"),
         (NotAuthorized("no"), 401, "invalid_request_error", "api_key", "wrong_api_key"),
         (ModelNotFound("no"), 404, "not_found_error", "model", "model_not_found"),

@@ -145,6 +145,12 @@ class CerebrasRenderer(ChunkRenderer[ChoiceBody, Completion]):
 _TYPES = {404: "not_found_error", 429: "too_many_requests_error"}
 # Recorded, of a wrong key: {"message":"Wrong API Key","type":"invalid_request_error","param":"api_key","code":"wrong_api_key"}.
 _WRONG_KEY = "api_key", "wrong_api_key"
+# Recorded, of whatever else is wrong with a request: {"message":"\"n\" > 1 is not currently supported","type":"invalid_request_error",
+# "param":"n","code":"wrong_api_format"}; where no field is to be named, as in {"message":": Invalid JSON: invalid escape at line 1 column
+# 26527", ...}, the "param" is "validation_error". What does not fit the context is "context_length_exceeded".
+_WRONG_FORMAT = "validation_error", "wrong_api_format"
+_NO_FORMAT = frozenset({"context_length_exceeded", "unsatisfiable"})
+"""Codes of requests that are well-formed, and yet a 400."""
 
 
 class ErrorObject(msgspec.Struct, gc=False):
@@ -165,6 +171,15 @@ class ErrorBody(ErrorObject, gc=False):
 
 def error_body(known: Fault) -> ErrorBody:
     """See ``ErrorBody``."""
-    param, code = _WRONG_KEY if known.status == 401 else (known.param or "", known.code)
-    told = known.message, _TYPES.get(known.status, known.type), param, code
+    told = known.message, _TYPES.get(known.status, known.type), *_named(known)
     return ErrorBody(*told, known.status, ErrorObject(*told))
+
+
+def _named(known: Fault) -> tuple[str, str]:
+    """``param`` and ``code``."""
+    if known.status == 401:
+        return _WRONG_KEY
+    if known.status == 400 and known.code not in _NO_FORMAT:
+        param, code = _WRONG_FORMAT
+        return known.param or param, code
+    return known.param or "", known.code
