@@ -221,6 +221,22 @@ def test_a_top_p_that_mirostat_stands_for_is_named_and_makes_nothing_greedy(dial
 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)
+def test_usage_of_a_stream_may_be_asked_for_also_where_it_comes_anyway(dialect: str) -> None:
+    """OpenAI's SDK, and what is built on it, asks every provider for it, and vLLM's clients with ``continuous_usage_stats``."""
+    asked: list[dict[str, object]] = [
+        {"include_usage": True},
+        {"include_usage": None},
+        {"include_usage": True, "continuous_usage_stats": True},
+    ]
+    for options in asked:
+        assert parse(dialect, stream=True, stream_options=options).ignored == ()
+    without = parse(dialect, stream=True, stream_options={"include_usage": False, "include_nothing": True})
+    always = ("stream_options.include_usage",) if dialect in ("fireworks", "together") else ()
+    assert without.ignored == (*always, "stream_options.include_nothing")
+    assert without.request.include_usage is bool(always)
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
 def test_a_prediction_is_a_text_or_openais_object_around_one(dialect: str) -> None:
     parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
     for given in ("a b", {"type": "content", "content": "a b"}, {"type": "content", "content": parts}):

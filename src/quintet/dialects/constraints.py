@@ -159,6 +159,10 @@ _MEMBERS_NOT_KEPT: Mapping[str, tuple[object, ...]] = {
     "structural_tag": (None, ""),
 }
 """Likewise of vLLM's ``structured_outputs``."""
+_OPTIONS_DONE: Mapping[str, tuple[object, ...]] = {"include_usage": (None, True)}
+"""Likewise of OpenAI's ``stream_options`` where a provider has no such option: streams of Fireworks and Together end with the usage,
+whoever asks, and clients of OpenAI's SDK do. Fireworks' page: "returning `usage` for streaming requests is an OpenAI API extension"."""
+_MEMBERS = {STRUCTURED.name: _MEMBERS_NOT_KEPT, "stream_options": _OPTIONS_DONE}
 
 FIELDS: tuple[Field[Any], ...] = (
     *(RESPONSE_FORMAT, FORMAT_TYPE, JSON_SCHEMA, SCHEMA, GRAMMAR),
@@ -170,9 +174,9 @@ FIELDS: tuple[Field[Any], ...] = (
 def unknown_fields(fields: Iterable[Field[object]], body: Mapping[str, object]) -> tuple[str, ...]:
     """As ``fields.unknown``, without other servers' fields that ask for nothing, which is done: their clients send their defaults along."""
     asked = {name: value for name, value in body.items() if value not in _NO_REQUEST.get(name, ())}
-    members = asked.get(STRUCTURED.name)
-    if isinstance(members, dict):
-        asked[STRUCTURED.name] = {name: value for name, value in members.items() if value not in _MEMBERS_NOT_KEPT.get(name, ())}
+    for outer, nothing in _MEMBERS.items():
+        if isinstance(members := asked.get(outer), dict):
+            asked[outer] = {name: value for name, value in members.items() if value not in nothing.get(name, ())}
     return unknown(fields, asked)
 
 
