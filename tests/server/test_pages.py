@@ -15,6 +15,8 @@ from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
+from quintet.dialects.reference import tried
+from quintet.guides.translate import translate, verify
 
 
 def get(path: str, query: str = "", **config: Any) -> Answer:
@@ -126,13 +128,16 @@ def test_the_page_has_every_field_of_every_dialect_with_something_to_try() -> No
     assert assets().tried.keys() == {f"{name}.{field.name}" for name, provider in PROVIDERS.items() for field in provider.fields}
 
 
-ELSEWHERE = {"images": 400, "safety_model": 404}
-"""What needs another model than the one of this test: one that sees, one that judges."""
+ELSEWHERE = {"safety_model": 404}
+"""What needs another model than the one of this test: one that judges."""
 
 
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_what_is_tried_for_a_field_is_answered(name: str) -> None:
-    """It is a request that the server takes, unless the table says that it is refused; or it says what else the field needs."""
+    """It is a request that the server takes, unless the table says that it is refused; or it says what else the field needs.
+
+    Nothing of it is ignored, and no rule of a field is broken: where it is refused, then for what the server or the model lacks.
+    """
     app = create_app(ScriptedBackend(), ServerConfig())
     statuses = {field.name: field.status.value for field in PROVIDERS[name].fields}
     for one, (path, members) in assets().tried.items():
@@ -142,3 +147,15 @@ def test_what_is_tried_for_a_field_is_answered(name: str) -> None:
             answer = call(app, {"prompt": "The sky is", "max_tokens": 2, **members, **named}, path=path)
             expected = ELSEWHERE.get(field, 400 if statuses[field] == "400" else 200)
             assert answer.status == expected, (field, members, answer.body)
+            assert answer.header("warning") is None, (field, members)
+            assert b"unsupported_parameter" in answer.body or answer.status != 400, (field, members, answer.body)
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_what_is_tried_for_a_constraint_can_be_followed(name: str) -> None:
+    found = [(field.name, {"model": "m", "prompt": "a", **tried(field)}) for field in PROVIDERS[name].fields if field.status.value != "400"]
+    guides = {field: PROVIDERS[name].dialect.parse(json.dumps(body).encode(), 7).request.guide for field, body in found}
+    guided = {field: guide for field, guide in guides.items() if guide is not None}
+    assert guided.keys() >= {"response_format", "guided_json", "guided_choice", "regex", "ebnf", "grammar"}
+    for guide in guided.values():
+        verify(guide.kind, translate(guide.kind, guide.text))

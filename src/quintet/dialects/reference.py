@@ -15,6 +15,7 @@ from quintet.dialects.lists import ListOf
 
 _SCHEMA = {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}, "required": ["colour"], "additionalProperties": False}
 _GRAMMAR = 'root ::= " red" | " blue"'
+_DOT = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 EXAMPLES: Mapping[str, Any] = {
     "model": "",  # the script of the page puts the first in that the server lists
     "max_tokens": 24,
@@ -24,9 +25,10 @@ EXAMPLES: Mapping[str, Any] = {
     "mirostat": 2,
     "budget_tokens": 1024,
     **dict.fromkeys(("json", "schema", "json_schema", "guided_json"), _SCHEMA),
-    **dict.fromkeys(("grammar", "guided_grammar"), _GRAMMAR),
+    **dict.fromkeys(("grammar", "guided_grammar", "ebnf"), _GRAMMAR),
     **dict.fromkeys(("regex", "guided_regex"), " (red|blue)"),
     **{key: [" red", " blue"] for key in ("choice", "guided_choice")},
+    "images": [_DOT],
 }
 """Values that show what a field does, by its name or the last part of it; for the others ``example`` finds one that is allowed."""
 _STREAM = {"stream": True}
