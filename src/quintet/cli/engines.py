@@ -21,9 +21,9 @@ from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.backends.vllm import arguments
 from quintet.cli import vllm
 from quintet.cli.console import OptionError
-from quintet.cli.describe import check_context, describe, encoder_bytes, kv_per_token, total
+from quintet.cli.describe import check_context, describe, kv_per_token, total
 from quintet.cli.drafts import require_same_tokens
-from quintet.cli.references import NO_ENCODER
+from quintet.cli.encoders import find_encoder
 from quintet.config import CacheFolder, EngineConfig, EngineName, KvType, Quantize, VllmConfig
 from quintet.errors import ModelError, shorten
 from quintet.executor import FairExecutor
@@ -33,7 +33,7 @@ from quintet.inputs.prepare import Preparer
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 from quintet.models.files import Report, StoredModel, human, pack_dir
-from quintet.models.opening import find_vision, open_model, open_vision
+from quintet.models.opening import open_model
 from quintet.models.quantize import least, settled, words
 
 TOY = "toy"
@@ -284,7 +284,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     context = _fit(asked_for, about.spec.context, kv_tokens, most)
     threads = thread_count(options.threads)
     packs = CacheFolder(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
-    vision, encoder = _vision(options, model.path, about.spec.hidden, report)
+    vision, encoder = find_encoder(options.mmproj, model.path, about.spec.hidden, options.quantize, report)
     drafts = str(draft.model.path) if draft else ""
     files = packs, options.quantize, vision, drafts, options.kv_type
     source = ModelSource(str(model.path), threads, context, model.name, "", *files, asked_for or about.spec.context)
@@ -331,32 +331,13 @@ def _vllm(options: EngineOptions, model: StoredModel, report: Report) -> Plan:
     asked = replace(options.vllm, kv_bytes=kv_bytes)
     sight: Literal["", "layout", "processor"] = ""
     if arguments.given(options.vllm.vllm_arg).get("language_model_only") is not True:  # a wrong one is told before anything is loaded
-        sight = "layout" if _vision(options, model.path, hidden_size(model.path), report)[0] else "processor"
+        path, _ = find_encoder(options.mmproj, model.path, hidden_size(model.path), options.quantize, report)
+        sight = "layout" if path else "processor"
     source = VllmSource(str(model.path), model.name, check_context(options.ctx_size, full or options.ctx_size), asked, sight)
     config, sizes = _config(options, kv_bytes), (options.ctx_size or full, full, "", 0, 0)
     here = ModelSource(str(model.path), 0, source.context, model.name)
     own = options.think_tags, 0, options.suffix_first, options.longest_edge
     return Plan(model.name, asked.dtype, *sizes, here, config, *own, vllm=source)
-
-
-def _vision(options: EngineOptions, model: Path, hidden: int, report: Report) -> tuple[str, int]:
-    """Where the model's image encoder is, and its bytes in memory; empty if there is none that it can use.
-
-    Raises:
-        ModelError: a file that was named cannot be used.
-    """
-    if options.mmproj == NO_ENCODER or (path := Path(options.mmproj) if options.mmproj else find_vision(model)) is None:
-        return "", 0
-    try:
-        file = open_vision(path, hidden)
-    except ModelError as error:
-        if options.mmproj:
-            raise
-        report.note(f"{path.name} is not used: {error}")
-        return "", 0
-    spec = file.spec
-    report.note(f"images are taken: {path.name}, {spec.projector}, {spec.tokens} tokens for each {spec.image} x {spec.image} pixels")
-    return str(path), encoder_bytes(spec, file.tensors, options.quantize)
 
 
 def _fit(wanted: int, trained: int, kv_tokens: int, most: int) -> int:

@@ -29,7 +29,7 @@ from quintet.inputs.images.expansion import (
     bitmap,
     expansion_placer_of,
 )
-from quintet.inputs.images.places import Picture, Placer, placer_of
+from quintet.inputs.images.places import Picture, Placer, missing_words, placer_of
 from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.infill import infill, texts_of
@@ -121,8 +121,9 @@ class Preparer:
         tokenizer, capabilities = self._model.tokenizer, self._model.capabilities
         require_supported(specs, capabilities)
         require_fitting(specs, tokenizer.traits, capabilities.context)
-        placer = self._placer(tokenizer, capabilities)
-        if placer is not None and any(spec.images for spec in specs):
+        seeing = any(spec.images for spec in specs)
+        placer = self._placer(tokenizer, capabilities, seeing)
+        if placer is not None and seeing:
             specs = await self._seen(specs, placer, tenant)
         grammars = await self._guides.translate((spec.guide for spec in specs), tenant)
         encoded, inside = texts(specs), words(specs)
@@ -224,13 +225,20 @@ class Preparer:
             param = "images" if error.index is None else spec.images[error.index].param
             raise BadRequest(param, error.rule) from None
 
-    def _placer(self, tokenizer: Tokenizer, capabilities: Capabilities) -> Placer | ExpansionPlacer | None:
-        """``None`` if the model sees no images."""
+    def _placer(self, tokenizer: Tokenizer, capabilities: Capabilities, seeing: bool) -> Placer | ExpansionPlacer | None:
+        """``None`` if the model sees no images.
+
+        Args:
+            seeing: there are some. What it takes to place them is not asked of texts: those a model completes without.
+        """
         traits, most = capabilities.images, self._longest_edge
         if traits is None:
             return None
         if isinstance(traits, ProcessorTraits):
-            return expansion_placer_of(tokenizer, replace(traits, longest_edge=most), capabilities.model)
+            traits = replace(traits, longest_edge=most)
+            return expansion_placer_of(tokenizer, traits, capabilities.model) if seeing else ExpansionPlacer(traits)
+        if not seeing and missing_words(tokenizer, traits.family):
+            return None
         if most:
             traits = replace(traits, longest_edge=min(traits.longest_edge, most))
         return placer_of(tokenizer, traits, capabilities.model)

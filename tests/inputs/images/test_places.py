@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.seeing import GEMMA, IDEFICS, IDS, SeeingTokenizer
+from tests.inputs.images.pictures import data_url, file
+from tests.support.preparing import prepare
+from tests.support.seeing import GEMMA, IDEFICS, IDS, SeeingBackend, SeeingTokenizer
 
 from quintet.errors import BadRequest, Unsupported
 from quintet.inputs.images.data_url import decoded
+from quintet.inputs.images.expansion import ProcessorTraits
 from quintet.inputs.images.layout import WORDS, Cut, ImageTraits, cut_of
 from quintet.inputs.images.places import Picture, placer_of
+from quintet.inputs.sequence import SequenceSpec
 from quintet.models.special import Specials
-from quintet.request import Image
+from quintet.request import Image, Sampling
 
 TOKENIZER = SeeingTokenizer()
 SIZES = st.tuples(st.integers(1, 300), st.integers(1, 300))
@@ -65,11 +71,33 @@ def test_ids_are_laid_out_as_text_is() -> None:
     assert placer.place(given, [one], "prompt") == placer.place(TOKENIZER.encode(placer.text("a<image>b", [one])), [one], "prompt")
 
 
+def poor() -> SeeingTokenizer:
+    """Of a vocabulary without the token that stands for an image."""
+    made = SeeingTokenizer()
+    made._specials = Specials([(text, token) for text, token in IDS.items() if text != "<image>"])
+    return made
+
+
 def test_a_vocabulary_without_the_words_is_refused_by_name() -> None:
-    poor = SeeingTokenizer()
-    poor._specials = Specials([(text, token) for text, token in IDS.items() if text != "<image>"])
-    with pytest.raises(Unsupported, match="<image>") as caught:
-        placer_of(poor, IDEFICS, "m")
+    with pytest.raises(Unsupported, match=r"has no <image>\.$") as caught:
+        placer_of(poor(), IDEFICS, "m")
+    assert caught.value.param == "images"
+
+
+@pytest.mark.parametrize("traits", [IDEFICS, ProcessorTraits(IDS["<image>"], "<image>", 3)])
+def test_texts_are_completed_where_images_could_not_be_placed(
+    traits: ImageTraits | ProcessorTraits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SeeingBackend, "tokenizer", poor())
+    plain = SequenceSpec("a<image>", 4, Sampling(0.0, 1.0, 0), None, echo=False)
+    seeing = replace(plain, images=(Image(data_url(file(4, 4)), "images[0]"),))
+
+    async def go(spec: SequenceSpec) -> tuple[int, ...]:
+        return (await prepare(SeeingBackend(traits), [spec])).sequences[0].tokens
+
+    assert asyncio.run(go(plain)) == tuple(b"a<image>")
+    with pytest.raises(Unsupported) as caught:
+        asyncio.run(go(seeing))
     assert caught.value.param == "images"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from quintet.errors import BadRequest, Unsupported
 from quintet.inputs.images.layout import WORDS, Cut, ImageTraits, layout
@@ -118,10 +119,17 @@ def placer_of(tokenizer: Tokenizer, traits: ImageTraits, model: str) -> Placer:
     """For a model's own tokens.
 
     Raises:
-        Unsupported: its vocabulary has none of them.
+        Unsupported: its vocabulary does not have all of them.
     """
+    if missing := missing_words(tokenizer, traits.family):
+        raise Unsupported("images", f"cannot be used with {model}, whose vocabulary has no {missing}")
     words = WORDS[traits.family]
-    found = [tokenizer.encode_inside(text) for text in (words.image, words.first, words.last)]
-    if any(len(ids) != 1 for ids in found):
-        raise Unsupported("images", f"cannot be used with {model}, whose vocabulary has no {words.image}, {words.first} and {words.last}")
-    return Placer(traits, *(ids[0] for ids in found))
+    image, first, last = (tokenizer.encode_inside(text)[0] for text in (words.image, words.first, words.last))
+    return Placer(traits, image, first, last)
+
+
+def missing_words(tokenizer: Tokenizer, family: Literal["idefics3", "gemma3"]) -> str:
+    """Which of a family's texts for images are no tokens of a vocabulary; empty = all are."""
+    words = WORDS[family]
+    texts = dict.fromkeys((words.image, words.first, words.last))
+    return " and no ".join(text for text in texts if len(tokenizer.encode_inside(text)) != 1)
