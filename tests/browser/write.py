@@ -128,6 +128,35 @@ def test_it_can_be_stopped_before_the_text_is_tokens(playground: Opener) -> None
     assert (one.text(), one.page.locator(".problem").count()) == (f"{text} And", 0)
 
 
+@pytest.mark.parametrize("dialect", ["openai", "fireworks", "together", "cerebras", "novita"])
+def test_a_token_that_a_stop_string_cut_is_text_which_is_gone_on_from(playground: Opener, dialect: str) -> None:
+    """It has no id any more, also where it is the first one: nothing of the answer is lost, and the next request begins with all of it."""
+    one = playground()
+    one.open()
+    one.page.select_option(".choices select >> nth=1", dialect)
+    one.page.wait_for_timeout(200)
+    one.set(seed=11, max_tokens=24, stop='["o"]')
+    text = "The sea was quiet that night, and"
+    one.write(text)
+    for _ in range(2):
+        expected = ask("/v1/completions", {"prompt": text, "max_tokens": 24, "seed": 11, "stop": ["o"]}, dialect)["choices"][0]["text"]
+        assert expected
+        assert one.complete() == expected
+        text += expected
+    assert one.text() == text
+
+
+def test_a_text_that_ended_is_gone_on_from_as_it_is_seen(playground: Opener) -> None:
+    """Not from the token that ended it, which nobody sees and after which another document begins."""
+    one = started(playground, logit_bias='{"0": 100}')
+    sent: list[object] = []
+    one.page.on("request", lambda request: sent.append(json.loads(request.post_data or "{}").get("prompt")))
+    assert one.complete() == ""
+    assert "1 token" in one.page.inner_text(".told")
+    assert one.complete() == ""
+    assert sent == [one.text(), one.text()]
+
+
 def test_what_came_before_a_failure_stays(playground: Opener) -> None:
     one = started(playground)
     text = one.text()

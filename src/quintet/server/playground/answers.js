@@ -30,13 +30,14 @@ function tokens(read, index, choice, body) {
   const before = known.letters.length;
   for (const letter of choice.text ?? "") known.letters.push(letter); // offsets count characters, not UTF-16 units
   const more = known.letters.length > before;
-  ids.forEach((id, k) => {
+  // A token that a stop string cut in two has a probability and no id: what is left of it is text, as if it had been typed.
+  for (let k = 0; k < Math.max(ids.length, probabilities.length); k++) {
     const offset = offsets?.[k] ?? null;
     if (offset !== null && known.base === null) known.base = offset;
     known.at.push(offset === null ? before : Math.max(offset - known.base, 0));
-    known.id.push(id);
-    known.p.push(probabilities[k] ?? null);
-  });
+    known.id.push(ids[k] ?? null);
+    known.p.push(k < ids.length ? (probabilities[k] ?? null) : null);
+  }
   // The text of a token ends where the next one begins. What was told before is told again from the first that has grown.
   const end = (k) => (k + 1 < known.id.length ? known.at[k + 1] : known.letters.length);
   let first = known.told;

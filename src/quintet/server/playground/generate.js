@@ -34,6 +34,9 @@ export function goOn(id, index, token) {
   return grow(cut, parent, 1, [token], seed);
 }
 
+/** What is gone on from later: without the token that ended a text, which cannot be seen and would begin another document. */
+const written = (tokens, why) => (why && why !== "length" && tokens.at(-1)?.t === "" ? tokens.slice(0, -1) : tokens);
+
 /**
  * Let `count` new branches grow from the node `parent`.
  * lead: tokens that each begins with. seed: null = the one that was set, or a new one.
@@ -67,7 +70,7 @@ async function grow(tree, parent, count, lead, seed) {
       let { tree, caret } = store.get();
       const follows = caret >= textOf(tokensOf(tree)).length;
       children.forEach((child, k) => {
-        if (tree.nodes[child]) tree = update(tree, child, { tokens: [...lead, ...lists[k]] });
+        if (tree.nodes[child]) tree = update(tree, child, { tokens: [...lead, ...written(lists[k], told.ends[k])] });
       });
       if (follows) caret = textOf(tokensOf(tree)).length;
       store.set({ tree, caret, told });

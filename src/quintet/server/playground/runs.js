@@ -4,7 +4,8 @@ import { generate } from "./server.js";
 
 /**
  * Send `body`; `show(lists, told)` is called at most once a frame with the tokens so far of each of `count` choices, and at the end.
- * told: {began, first, last, tokens, usage, ends}: times in ms, how many tokens came, what the server counted, why each choice ended.
+ * told: {began, first, last, tokens, usage, ends}: times in ms, how many tokens came, what the server counted, why each choice ended,
+ * by its number.
  */
 export async function run(dialect, body, count, show, signal) {
   const began = performance.now();
@@ -23,7 +24,7 @@ export async function run(dialect, body, count, show, signal) {
         const list = lists[event.index];
         told.tokens += event.first + event.tokens.length - list.length;
         list.splice(event.first, Infinity, ...event.tokens);
-      } else if (event.kind === "end") told.ends.push(event.why);
+      } else if (event.kind === "end") told.ends[event.index] = event.why;
       else if (event.kind === "usage") told.usage = event;
     }
     due ||= requestAnimationFrame(draw);

@@ -16,7 +16,8 @@ function summary({ began, first, last, tokens, usage, ends }) {
   if (first !== null) parts.push(`first after ${fixed(first - began, 0)} ms`);
   if (seconds > 0 && tokens > 1) parts.push(`${fixed((tokens - 1) / seconds, 1)} tokens/s`);
   if (usage) parts.push(`prompt ${count(usage.prompt)}${usage.cached === null ? "" : `, ${count(usage.cached)} cached`}`);
-  if (ends.length) parts.push(`ended: ${[...new Set(ends)].join(", ")}`);
+  const whys = new Set(ends.filter(Boolean)); // of choices that have not ended there is none
+  if (whys.size) parts.push(`ended: ${[...whys].join(", ")}`);
   return parts.join(" · ");
 }
 
