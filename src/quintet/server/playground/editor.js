@@ -80,6 +80,23 @@ export function editor(host) {
     setCaret(from + text.length);
   };
 
+  let taken = null; // {from, to} of what is being moved by mouse
+
+  /** What was taken to another place, as one step. */
+  const move = (at, text) => {
+    const { from, to } = taken;
+    taken = null;
+    if (store.get().running || (at >= from && at <= to)) return;
+    const place = at > to ? at - (to - from) : at;
+    change(edit(edit(store.get().tree, from, to, ""), place, place, text), place + text.length);
+    setCaret(place + text.length);
+  };
+
+  host.addEventListener("dragend", () => {
+    if (taken) replace(taken.from, taken.to, "", false); // to another field
+    taken = null;
+  });
+
   host.addEventListener("beforeinput", (event) => {
     if (event.isComposing || event.inputType === "insertCompositionText") return;
     event.preventDefault();
@@ -90,7 +107,10 @@ export function editor(host) {
     const from = offsetAt(range.startContainer, range.startOffset);
     const to = offsetAt(range.endContainer, range.endOffset);
     const text = wanted(event);
-    if (text !== null) replace(Math.min(from, to), Math.max(from, to), text, event.inputType === "insertText");
+    // Of a move by mouse this is told first. What is taken out at once would be drawn anew with the place that it is to go to.
+    if (event.inputType === "deleteByDrag") taken = { from, to };
+    else if (event.inputType === "insertFromDrop" && taken) move(from, text);
+    else if (text !== null) replace(Math.min(from, to), Math.max(from, to), text, event.inputType === "insertText");
   });
 
   host.addEventListener("compositionstart", () => (composing = true));
@@ -142,15 +162,16 @@ export function editor(host) {
   };
   document.addEventListener("selectionchange", selected);
 
-  // What is copied is the text, with its line ends, not the blocks that it is drawn in.
-  for (const kind of ["copy", "cut"])
+  // What is copied or dragged is the text, with its line ends, not the blocks that it is drawn in.
+  for (const kind of ["copy", "cut", "dragstart"])
     host.addEventListener(kind, (event) => {
       const range = document.getSelection().getRangeAt(0);
       const from = offsetAt(range.startContainer, range.startOffset);
       const to = offsetAt(range.endContainer, range.endOffset);
       if (from === to) return;
-      event.preventDefault();
-      event.clipboardData.setData("text/plain", textOf(drawing.tokens()).slice(from, to));
+      if (kind === "dragstart") event.dataTransfer.clearData(); // of the blocks as HTML
+      else event.preventDefault();
+      (event.clipboardData ?? event.dataTransfer).setData("text/plain", textOf(drawing.tokens()).slice(from, to));
       if (kind === "cut") replace(from, to, "", false);
     });
 

@@ -58,6 +58,11 @@ function cut(tokens, first, at, start) {
         }
         const space = t.lastIndexOf(" ", from + room - 1);
         to = space > from ? space + 1 : from + room;
+        if (t.codePointAt(to - 1) > 0xffff) to--; // between the two halves of a character
+        if (to === from) {
+          close(k, from, true);
+          continue;
+        }
       }
       if (to > from) line.pieces.push({ t: t.slice(from, to), ...look, nl: false });
       line.length += to - from;
