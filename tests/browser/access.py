@@ -182,6 +182,11 @@ def test_the_key_is_asked_for_where_one_is_needed(playground: Opener) -> None:
     page.keyboard.press("Enter")
     page.wait_for_selector(".problem")
     page.wait_for_selector("dialog[open]")
+    assert "wrong API key" in page.inner_text("dialog [role=alert]")  # what is said behind the dialog is neither seen nor read out
+    page.keyboard.type("sk-\N{LEFT DOUBLE QUOTATION MARK}pasted\N{RIGHT DOUBLE QUOTATION MARK}")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('dialog [role=alert]').textContent.startsWith('This is no API key')")
+    page.wait_for_selector("dialog[open]")
     page.keyboard.type(os.environ["QUINTET_SECRET"])
     page.keyboard.press("Enter")
     until(page, "document.querySelector('.choices select').value !== ''")

@@ -75,3 +75,24 @@ def test_a_long_line_is_never_drawn_in_pieces_that_cut_a_character(playground: O
     assert len(pieces) > 2
     assert "".join(pieces) == text
     assert all(not 0xD800 <= ord(letter) < 0xE000 for piece in pieces for letter in piece)
+
+
+def test_each_line_has_the_direction_of_its_own_letters(playground: Opener) -> None:
+    """Of Hebrew the sign that ends a sentence is on its left, and the line begins at the right."""
+    one = playground()
+    page = one.open()
+    one.write("\u05e9\u05dc\u05d5\u05dd?\nhello?")
+    where = """(line) => {
+        const {firstChild} = document.querySelectorAll('#text .line')[line].firstChild;
+        const [first, last] = [0, firstChild.length - 1].map((at) => {
+            const range = document.createRange();
+            range.setStart(firstChild, at);
+            range.setEnd(firstChild, at + 1);
+            return range.getBoundingClientRect().left;
+        });
+        return [first, last];
+    }"""
+    hebrew, english = (page.evaluate(where, line) for line in range(2))
+    assert hebrew[1] < hebrew[0]
+    assert english[0] < english[1]
+    assert english[0] < hebrew[1]

@@ -107,3 +107,28 @@ def test_a_refusal_is_shown_as_the_dialect_has_it_and_a_stream_as_it_comes(playg
     assert article.locator(".hint").inner_text().startswith("400")
     assert tried(page, "openai.stream").startswith("data: {")
     until(page, "document.getElementById('openai.stream').querySelector('pre').textContent.endsWith('data: [DONE]\\n\\n')")
+
+
+def test_a_form_is_there_whatever_is_wrong_with_the_key_or_the_list_of_models(playground: Opener) -> None:
+    page = opened(playground, "wide")
+    page.fill("#given input[name=key]", "sk-\N{LEFT DOUBLE QUOTATION MARK}x")
+    article = page.locator('[id="openai.model"]')
+    article.locator("summary").click()
+    article.locator("button.main").click()
+    until(page, "document.getElementById('openai.model').querySelector('.hint').textContent === 'No answer'")
+
+
+def test_of_an_answer_that_is_too_long_to_be_shown_the_server_makes_no_more(playground: Opener) -> None:
+    page = opened(playground, "wide")
+    article = page.locator('[id="openai.stream"]')
+    article.locator("summary").click()
+    article.locator("textarea").fill('{"prompt": "a", "stream": true, "max_tokens": 8000, "ignore_eos": true}')
+    failed: list[str] = []
+    page.on("requestfailed", lambda request: failed.append(request.url))
+    article.locator("button.main").click()
+    until(page, "document.getElementById('openai.stream').querySelector('pre').textContent.endsWith('\\n…')")
+    for _ in range(100):
+        if failed:
+            break
+        page.wait_for_timeout(50)
+    assert failed == [f"{URL}/openai/v1/completions"]

@@ -3,7 +3,7 @@
 import { change, store } from "./store.js";
 import { chosen, drawable, ids, prompt } from "./request.js";
 import { run } from "./runs.js";
-import { Refused, likeliest } from "./server.js";
+import { Refused, key, likeliest } from "./server.js";
 import { addChild, branchingPoint, locate, path, textOf, tokensOf, update } from "./tree.js";
 
 export const TEN = 10;
@@ -13,6 +13,7 @@ export function report(title, error) {
   if (error.name === "AbortError") return;
   const keyless = error instanceof Refused && error.status === 401;
   store.set({ problem: { title, text: error.message }, asksKey: keyless || store.get().asksKey }); // a dialog that is open stays so
+  if (keyless && key.get()) store.set({ refusal: error.message });
 }
 
 export const freshSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];

@@ -6,6 +6,7 @@ import { store, useStore } from "./store.js";
 
 export function KeyDialog({ connect }) {
   const open = useStore((state) => state.asksKey);
+  const refusal = useStore((state) => state.refusal);
   const dialog = useRef(null);
   const [value, setValue] = useState("");
   useEffect(() => {
@@ -15,7 +16,7 @@ export function KeyDialog({ connect }) {
   const use = (given) => {
     key.set(given.trim());
     setValue("");
-    store.set({ asksKey: false, problem: null });
+    store.set({ asksKey: false, problem: null, refusal: "" });
     connect();
   };
   const submit = (event) => {
@@ -27,7 +28,9 @@ export function KeyDialog({ connect }) {
       <h2 id="key-title">API key</h2>
       <p>Sent to this server with each request. Kept in this tab’s session storage, so it is gone when the tab is closed, and never in an export.</p>
       <label class="stacked">Key
-        <input type="password" autocomplete="off" spellcheck=${false} value=${value} onInput=${(event) => setValue(event.target.value)} /></label>
+        <input type="password" autocomplete="off" spellcheck=${false} value=${value} aria-describedby="key-refusal"
+          onInput=${(event) => setValue(event.target.value)} /></label>
+      <p id="key-refusal" class="wrong" role="alert">${refusal}</p>
       <div class="row">
         <button class="main" disabled=${!value.trim()}>Use this key</button>
         <button type="button" disabled=${!key.get()} onClick=${() => use("")}>Forget the key</button>

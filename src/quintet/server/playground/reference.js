@@ -37,7 +37,11 @@ async function send(path, body, say, stop) {
 
 async function* pieces(reply) {
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let part = await reader.read(); !part.done; part = await reader.read()) yield part.value;
+  try {
+    for (let part = await reader.read(); !part.done; part = await reader.read()) yield part.value;
+  } finally {
+    reader.cancel(); // of an answer that is longer than what is shown the server need not make the rest
+  }
 }
 
 function form(details, members) {
@@ -77,8 +81,9 @@ function form(details, members) {
 async function named(section, members) {
   if (members.model !== "") return members;
   const key = given.elements.key.value.trim();
-  const reply = await fetch(address(`${section.dataset.base}/models`), { headers: key ? { authorization: `Bearer ${key}` } : {} });
-  const list = reply.ok ? await reply.json() : [];
+  const asked = { headers: key ? { authorization: `Bearer ${key}` } : {} };
+  const reply = await fetch(address(`${section.dataset.base}/models`), asked).catch(() => null); // whoever sends it will see why
+  const list = reply?.ok ? await reply.json() : [];
   return { ...members, model: (list.data ?? list)[0]?.id ?? "" };
 }
 

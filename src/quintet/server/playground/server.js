@@ -19,9 +19,15 @@ export const key = {
   set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
 };
 
+/** Of other characters than a key has, the browser sends some never, and says then what it says where the server is away. */
+function bearer(given) {
+  if (!/^[!-~]+$/.test(given)) throw new Refused(401, "This is no API key: those have letters, digits and signs of ASCII, and no spaces.");
+  return `Bearer ${given}`;
+}
+
 async function ask(path, { body, dialect = "openai", signal } = {}) {
   const headers = { "X-Completions-Dialect": dialect };
-  if (key.get()) headers.Authorization = `Bearer ${key.get()}`;
+  if (key.get()) headers.Authorization = bearer(key.get());
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const url = new URL(path.replace(/^\//, ""), HERE);
   let answer;

@@ -23,6 +23,7 @@ let state = {
   problem: null, // {title, text}
   told: null, // what the last completion took
   asksKey: false,
+  refusal: "", // what the server said to the key that was given last
   pasted: "", // the text to score
   compared: null, // what Compare shows, see there
   gap: { before: "", after: "" }, // the text around the gap
