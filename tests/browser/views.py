@@ -210,6 +210,9 @@ def test_a_gap_is_filled_and_kept(playground: Opener) -> None:
     body = {"model": "gap", "prompt": "def add(a, b):\n", "suffix": "\n    return c\n", "max_tokens": 6, "seed": 5}
     expected = ask("/openai/v1/completions", body)["choices"][0]["text"]
     assert page.locator(".gap .tokens").text_content() == expected
+    page.click("nav >> text=Write")
+    page.click("nav >> text=Fill")
+    assert page.locator(".gap .tokens").text_content() == expected
     page.click("text=Keep")
     assert page.input_value("textarea >> nth=0") == "def add(a, b):\n" + expected
 
@@ -246,6 +249,27 @@ def test_the_outputs_form_is_checked_while_it_is_written_and_heeded(playground: 
     page.wait_for_timeout(600)
     page.click("#tab-controls")
     assert page.locator(".control.set label").all_inner_texts() == ["max_tokens", "temperature"]
+
+
+def test_a_form_that_was_left_before_it_was_checked_is_checked_all_the_same(playground: Opener) -> None:
+    """Else what had been valid before would be heeded on, and nothing would say so."""
+    one = playground()
+    page = one.open()
+    page.click("#tab-form")
+    page.select_option("#form-kind", "json")
+    until(page, VALID)
+    for text, heeded in (('{"enum": [7]}', True), ('{"enum": [', False)):
+        page.fill("#form-text", text)
+        page.click("#tab-controls")
+        box = "[id='control-response_format.json_schema']"
+        wanted = '{"enum":[7]}' if heeded else ""
+        until(page, f"""document.querySelector("{box}").value === '{wanted}'""")
+        page.click("#tab-form")
+    page.fill("#form-text", '{"enum": [7]}')
+    page.select_option("#form-kind", "any")  # whatever had been written in another form
+    page.click("#tab-controls")
+    page.wait_for_timeout(600)
+    assert page.locator(".control.set label").all_inner_texts() == ["max_tokens"]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -169,6 +169,23 @@ def test_what_came_before_a_failure_stays(playground: Opener) -> None:
     assert (one.text(), one.problem()) == (f"{text} still", "The engine has died.")
 
 
+def test_a_connection_that_ends_amid_an_answer_is_told_in_words(playground: Opener) -> None:
+    """Browsers say "network error", "Error in input stream" or "Load failed"."""
+    one = started(playground)
+    text = one.text()
+    frame = {"choices": [{"text": " still", "index": 0, "logprobs": {"token_logprobs": [-0.5], "text_offset": [0]}, "token_ids": [1]}]}
+    one.page.evaluate("""(frame) => {
+        const body = new ReadableStream({start(stream) {
+            stream.enqueue(new TextEncoder().encode(frame));
+            setTimeout(() => stream.error(new TypeError("network error")), 200);
+        }});
+        window.fetch = async () => new Response(body);
+    }""", f"data: {json.dumps(frame)}\n\n")  # fmt: skip
+    one.page.keyboard.press("Control+Enter")
+    one.page.wait_for_selector(".problem")
+    assert (one.text(), one.problem()) == (f"{text} still", "The stream broke off.")
+
+
 def test_undo_and_redo_go_over_edits_and_completions(playground: Opener) -> None:
     one = started(playground)
     states = [one.text()]

@@ -1,6 +1,6 @@
 // Filling a gap: what stands before it, what stands after it, and what the model puts between.
 
-import { html, useState } from "./vendor/htm-preact.js";
+import { html } from "./vendor/htm-preact.js";
 import { freshSeed, report } from "./generate.js";
 import { chosen, drawable } from "./request.js";
 import { run } from "./runs.js";
@@ -9,28 +9,24 @@ import { store, useStore } from "./store.js";
 import { textOf } from "./tree.js";
 import { Legend, Told, Tokens, once } from "./words.js";
 
+const show = (tokens, told) => store.set({ filled: { tokens, told } }); // it is there also when the view is left and come back to
+
 export function Fill() {
   const { before, after } = useStore((state) => state.gap);
   const running = useStore((state) => state.running);
   const name = useStore((state) => state.dialect);
-  const [tokens, setTokens] = useState([]);
-  const [told, setTold] = useState(null);
+  const { tokens, told } = useStore((state) => state.filled);
   const set = (changed) => store.set({ gap: { ...store.get().gap, ...changed } });
 
   const fill = async () => {
     const { model, controls } = store.get();
     const stopping = new AbortController();
     store.set({ running: { stop: () => stopping.abort(), label: "Filling" }, problem: null });
-    setTokens([]);
-    setTold(null);
+    show([], null);
     try {
       const fields = await dialect("openai"); // of the five pages only this one fills gaps
       const body = drawable(fields, { model, prompt: before, suffix: after, ...chosen(fields, controls) }, freshSeed());
-      const show = ([list], now) => {
-        setTokens([...list]);
-        setTold(now);
-      };
-      await run(fields, body, 1, show, stopping.signal);
+      await run(fields, body, 1, ([list], now) => show([...list], now), stopping.signal);
     } catch (error) {
       report("The gap could not be filled", error);
     } finally {
@@ -39,7 +35,7 @@ export function Fill() {
   };
   const keep = () => {
     set({ before: before + textOf(tokens) });
-    setTokens([]);
+    show([], told);
   };
   return html`<section class="fill sheet" aria-label="Fill">
     <label class="stacked">Before the gap
@@ -54,7 +50,7 @@ export function Fill() {
           : html`<button class="main" disabled=${after === ""} onClick=${fill}>Fill</button>`
       }
       <button disabled=${running || tokens.length === 0} onClick=${keep}>Keep</button>
-      <button disabled=${running || tokens.length === 0} onClick=${() => setTokens([])}>Discard</button>
+      <button disabled=${running || tokens.length === 0} onClick=${() => show([], told)}>Discard</button>
       <${Told} told=${told} />
     </div>
     <label class="stacked">After the gap

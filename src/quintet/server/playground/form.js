@@ -1,6 +1,6 @@
 // What the output must be: a JSON schema, a grammar, a regular expression; whether that is valid is told while it is being written.
 
-import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { chosen } from "./request.js";
 import { complete } from "./server.js";
 import { store, useStore } from "./store.js";
@@ -40,37 +40,47 @@ function heed(controls) {
   store.set({ controls: { ...Object.fromEntries(others), ...controls } });
 }
 
+let checks = 0; // how many were begun: of two that run at once the later one counts
+
 export function Form() {
   const { kind, drafts } = useStore((state) => state.form);
   const fields = useStore((state) => state.fields);
   const model = useStore((state) => state.model);
   const [state, setState] = useState({ valid: true, words: "" });
   const text = drafts[kind] ?? FORMS[kind].start ?? "";
+  const unchecked = useRef(null); // what checks the text as it is now, until that is done
 
   useEffect(() => {
+    unchecked.current = null;
     if (!fields || kind === "any") return () => {};
     const stopping = new AbortController();
-    const check = async () => {
+    const check = async (signal) => {
+      const mine = ++checks;
       setState({ valid: null, words: "Checking …" });
+      let [controls, valid, words] = [{}, true, "Valid, and heeded from now on."];
       try {
-        const controls = controlsOf(kind, text);
-        await complete(fields, { model, prompt: " ", max_tokens: 0, ...chosen(fields, controls) }, stopping.signal);
-        heed(controls);
-        setState({ valid: true, words: "Valid, and heeded from now on." });
+        controls = controlsOf(kind, text);
+        await complete(fields, { model, prompt: " ", max_tokens: 0, ...chosen(fields, controls) }, signal);
       } catch (error) {
         if (error.name === "AbortError") return;
-        heed({}); // what is not valid is not sent
-        setState({ valid: false, words: error.message });
+        [controls, valid, words] = [{}, false, error.message]; // what is not valid is not sent
       }
+      if (mine !== checks) return;
+      unchecked.current = null;
+      heed(controls);
+      setState({ valid, words });
     };
-    const timer = setTimeout(check, AFTER_MS);
+    unchecked.current = check;
+    const timer = setTimeout(() => check(stopping.signal), AFTER_MS);
     return () => {
       clearTimeout(timer);
       stopping.abort();
     };
   }, [kind, text, fields, model]);
+  useEffect(() => () => unchecked.current?.(), []); // who opens another panel before that means the text as it is now all the same
 
   const choose = (event) => {
+    checks++;
     heed({}); // the form before is given up; merely looking at this panel changes no control
     setState({ valid: true, words: "" });
     store.set({ form: { kind: event.target.value, drafts } });

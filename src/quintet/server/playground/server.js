@@ -103,6 +103,11 @@ export async function likeliest(model, prompt, many, signal) {
   return Promise.all(best.map(async ({ id, p }) => ({ id, p, t: await piece(model, id) })));
 }
 
+/** What a browser says of a connection that ends amid an answer is "network error". */
+function broken(error) {
+  throw error.name === "AbortError" ? error : new Refused(0, "The stream broke off.");
+}
+
 /** A completion's body as an object; for what is not streamed. */
 export const complete = (dialect, body, signal) => json(`${dialect.base}/completions`, { body, dialect: dialect.name, signal });
 
@@ -118,7 +123,7 @@ export async function generate(dialect, body, heard, signal) {
   let done = false;
   const stream = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   for (;;) {
-    const { value, done: ended } = await stream.read();
+    const { value, done: ended } = await stream.read().catch(broken);
     if (ended) break;
     const frames = (rest + value).split("\n\n");
     rest = frames.pop();

@@ -27,6 +27,7 @@ let state = {
   pasted: "", // the text to score
   compared: null, // what Compare shows, see there
   gap: { before: "", after: "" }, // the text around the gap
+  filled: { tokens: [], told: null }, // what was put into it
   form: { kind: "any", drafts: {} }, // what the output must be, as it is being written
 };
 const listeners = new Set();
