@@ -1,4 +1,7 @@
-"""For ``make docs``. Links that lead out of docs/, to sources and tests, become the paths they name; the site loads from no other host."""
+"""For ``make docs``. Links that lead out of docs/, to sources and tests, become the paths they name; the site loads from no other host.
+
+In a table's code GitHub's Markdown has a pipe escaped, and the site's would show the escape.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
+
+ROW = re.compile(r"^\|.*", re.MULTILINE)
+CODE = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 
 
 def outside(place: str, target: str) -> str | None:
@@ -33,9 +39,18 @@ def rewritten(text: str, place: str) -> str:
     return LINK.sub(replaced, text)
 
 
+def with_pipes(text: str) -> str:
+    """A page's text, with the pipes of its tables' code as the site's Markdown takes them."""
+
+    def plain(code: re.Match[str]) -> str:
+        return code[0].replace("\\|", "|")
+
+    return ROW.sub(lambda row: CODE.sub(plain, row[0]), text)
+
+
 def on_page_markdown(markdown: str, page: Any, **_: object) -> str:
     """mkdocs calls this for each page."""
-    return rewritten(markdown, page.file.src_uri)
+    return with_pipes(rewritten(markdown, page.file.src_uri))
 
 
 def on_post_build(config: Any, **_: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from scripts.site_links import outside, rewritten
+from scripts.site_links import outside, rewritten, with_pipes
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +21,11 @@ def test_links_out_of_the_docs_become_what_they_name() -> None:
     for kept in ("[x](cli.md#y)", "[x](../cli.md)", "[x](https://example.org/a.py)", "[x](#y)", "![x](../pictures/a.png)"):
         assert rewritten(kept, "guides/b.md") == kept
     assert outside("b.md", "../README.md") == "README.md"
+
+
+def test_pipes_in_the_code_of_tables_are_shown_without_the_escape_that_github_needs() -> None:
+    assert with_pipes("| `--kv-type f16\\|q8` | ``a\\|b`` | a \\| b |") == "| `--kv-type f16|q8` | ``a|b`` | a \\| b |"
+    assert with_pipes("as `a\\|b` in a text") == "as `a\\|b` in a text"
 
 
 def test_colours_of_our_own_are_defined_in_the_light_and_in_the_dark() -> None:
