@@ -128,14 +128,17 @@ def test_it_can_be_stopped_before_the_text_is_tokens(playground: Opener) -> None
     assert (one.text(), one.page.locator(".problem").count()) == (f"{text} And", 0)
 
 
-@pytest.mark.parametrize("dialect", ["openai", "fireworks", "together", "cerebras", "novita"])
-def test_a_token_that_a_stop_string_cut_is_text_which_is_gone_on_from(playground: Opener, dialect: str) -> None:
+@pytest.mark.parametrize(
+    ("dialect", "more"),
+    [("openai", {}), ("fireworks", {}), ("fireworks", {"logprobs": "false"}), ("together", {}), ("cerebras", {}), ("novita", {})],
+)
+def test_a_token_that_a_stop_string_cut_is_text_which_is_gone_on_from(playground: Opener, dialect: str, more: dict[str, str]) -> None:
     """It has no id any more, also where it is the first one: nothing of the answer is lost, and the next request begins with all of it."""
     one = playground()
     one.open()
     one.page.select_option(".choices select >> nth=1", dialect)
     one.page.wait_for_timeout(200)
-    one.set(seed=11, max_tokens=24, stop='["o"]')
+    one.set(seed=11, max_tokens=24, stop='["o"]', **more)
     text = "The sea was quiet that night, and"
     one.write(text)
     for _ in range(2):
@@ -144,6 +147,18 @@ def test_a_token_that_a_stop_string_cut_is_text_which_is_gone_on_from(playground
         assert one.complete() == expected
         text += expected
     assert one.text() == text
+
+
+def test_an_answer_in_one_piece_and_without_offsets_is_tokens_too(playground: Opener) -> None:
+    one = playground()
+    one.open()
+    one.page.select_option(".choices select >> nth=1", "together")
+    one.page.wait_for_timeout(200)
+    one.set(max_tokens=6, temperature=0, use_beam_search=True)
+    one.write("The sea was")
+    made = one.complete()
+    pieces = one.page.eval_on_selector_all("#text .token", "all => all.map(one => one.textContent)")
+    assert ("".join(pieces), len(pieces)) == (made, 6)
 
 
 def test_a_text_that_ended_is_gone_on_from_as_it_is_seen(playground: Opener) -> None:

@@ -60,7 +60,14 @@ function lists(choice, body) {
     return { ids, probabilities: content.map((one) => one.logprob), offsets: content.map((one) => one.text_offset) };
   }
   const single = body.token && body.token.id >= 0 ? [body.token.logprob] : [];
-  return { ids, probabilities: told?.token_logprobs ?? single, offsets: told?.text_offset ?? null };
+  return { ids, probabilities: told?.token_logprobs ?? single, offsets: told?.text_offset ?? places(told?.tokens ?? [], choice.text) };
+}
+
+/** Where tokens begin in the text that they make, for answers without offsets, as Together's are. Null: it is not they that make it. */
+function places(texts, text) {
+  if (texts.join("") !== text) return null;
+  let at = 0;
+  return texts.map((one) => (at += [...one].length) - [...one].length);
 }
 
 /** The tokens of an echoed prompt, of a JSON body in OpenAI's dialect. */

@@ -62,7 +62,7 @@ const streams = (body) => !body.use_beam_search && !(body.best_of > (body.n ?? 1
 
 /** `body` with what the page needs to draw tokens; `seed` unless one was set. */
 export function drawable(dialect, body, seed) {
-  const made = { ...body, seed: body.seed ?? seed, logprobs: body.logprobs ?? 0, return_token_ids: true };
+  const made = { ...body, seed: body.seed ?? seed, logprobs: body.logprobs || 0, return_token_ids: true };
   if (!streams(body)) return made;
   const names = new Set(fieldsOf(dialect).map((field) => field.name));
   const options = { ...body.stream_options, include_usage: true };
