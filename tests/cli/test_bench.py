@@ -31,13 +31,13 @@ from quintet.cli.console import OptionError
 from quintet.load.client import Trace
 from quintet.load.figures import summary
 
-KEY = "key-of-the-load"
+KEY, ADMIN = "key-of-the-load", "key-of-the-admin"
 IGNORE = '{"ignore_eos": true}'
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
-    with served("--toy", "--api-key", KEY) as found:
+    with served("--toy", "--api-key", KEY, "--admin-key", ADMIN) as found:
         yield found
 
 
@@ -95,8 +95,9 @@ def interrupted_bench(url: str, *words: str, when: Callable[[], object]) -> tupl
 @pytest.mark.parametrize("words", [("--duration", "60s"), ("--rate", "50", "--duration", "60s"), ("-n", "100000")])
 def test_ctrl_c_reports_what_was_answered_by_then(server: Served, words: tuple[str, ...], tmp_path: Path) -> None:
     def answered() -> float:
-        metrics = server.send("/metrics", None, {"Authorization": f"Bearer {KEY}"})[1].decode()
-        return sum(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith("vllm:request_success_total"))
+        status, metrics = server.send("/metrics", None, {"Authorization": f"Bearer {ADMIN}"})
+        assert status == 200
+        return sum(float(line.split()[-1]) for line in metrics.decode().splitlines() if line.startswith("vllm:request_success_total"))
 
     file, before = tmp_path / "report.svg", answered()
 
@@ -112,10 +113,9 @@ def test_ctrl_c_reports_what_was_answered_by_then(server: Served, words: tuple[s
 
 
 def test_ctrl_c_before_any_answer_reports_nothing() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        asked: list[object] = []  # connections that stay open
+    with contextlib.ExitStack() as open_, socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert interrupted_bench(url, when=lambda: asked.append(silent.accept())) == (130, "", "")
+        assert interrupted_bench(url, when=lambda: open_.enter_context(silent.accept()[0])) == (130, "", "")
 
 
 def test_a_picture_that_cannot_be_written_is_told_before_any_load_and_leaves_nothing(tmp_path: Path) -> None:
