@@ -64,3 +64,13 @@ def test_an_error_is_openais() -> None:
 
     with pytest.raises(openai.NotFoundError):
         OpenAI(model="another", base_url=BASE, api_key="x", max_retries=0).invoke("a")
+
+
+@pytest.mark.parametrize("base", ["/openai/v1", "/together/v1", "/novita/openai/v1"])
+def test_the_logprobs_of_a_stream_add_up(base: str) -> None:
+    """It adds up what the chunks have, and cannot add numbers, which Together's own SDK gets there."""
+    asked = OpenAI(model="toy", base_url=TOY + base, api_key="local", seed=7, max_tokens=5, max_retries=0, logprobs=2, streaming=True)
+    (found,) = asked.generate(["Once"]).generations[0]
+    lists = found.generation_info["logprobs"]
+    assert "".join(lists["tokens"]) == found.text
+    assert len(lists["token_logprobs"]) == len(lists["top_logprobs"]) == 5

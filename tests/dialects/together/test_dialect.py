@@ -11,7 +11,7 @@ from tests.dialects.requests import MINIMAL
 
 from quintet.dialects.base import Identity, Parsed, ServedModel
 from quintet.dialects.fields import Status
-from quintet.dialects.together.dialect import FIELDS, Together
+from quintet.dialects.together.dialect import FIELDS, Together, for_agent
 from quintet.dialects.together.wire import Options
 from quintet.errors import BadRequest, EngineFailed, ModelNotFound, NotAuthorized, Overloaded, PromptTooLong, TooManyRequests, Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText, Usage
@@ -119,6 +119,29 @@ def test_a_token_without_text_in_the_middle_keeps_its_place() -> None:
     made = chunks(DEFAULTS, [delta(0, 256, "", b""), delta(0, 257, "", b""), delta(0, 6, "b", b"b"), *END])
     assert ids(made) == [256, 257, 6, -1]
     assert [chunk["token"]["special"] for chunk in made] == [True, True, False, True]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("logprobs", [0, 1])
+@pytest.mark.parametrize("agent", ["OpenAI/Python 3.57.0", "AsyncOpenAI/Python 3.57.0"])
+def test_openais_sdk_gets_in_chunks_the_lists_that_it_gets_in_json(agent: str, logprobs: int) -> None:
+    """It types an object there, and LangChain, which adds up what chunks have, cannot add two numbers."""
+    parsed = for_agent(parse(stream=True, logprobs=logprobs), agent)
+    renderers = [Together().renderer(parsed.request, IDENTITY, parsed.options) for _ in range(2)]
+    events: list[Event] = [delta(0, 5, "a", b"a"), delta(0, 6, "b", b"b"), *END]
+    made = [json.loads(chunk) for event in events for chunk in renderers[0].feed(event)]
+    told: dict[str, list[object]] = {}
+    for chunk in made:
+        for name, entries in chunk["choices"][0].get("logprobs", {}).items():
+            told.setdefault(name, []).extend(entries)
+    assert told == json.loads(fold_body(renderers[1], events))["choices"][0]["logprobs"]
+    assert told["tokens"] == ["a", "b"]
+    assert ("top_logprobs" in told) == (logprobs > 0)
+
+
+def test_togethers_own_sdk_gets_a_number_in_chunks() -> None:
+    parsed = for_agent(parse(stream=True, logprobs=1), "Together/Python 3.1.1")
+    (chunk,) = Together().renderer(parsed.request, IDENTITY, parsed.options).feed(delta(0, 5, "a", b"a"))
+    assert json.loads(chunk)["choices"][0]["logprobs"] == -0.5
 
 
 def test_a_broken_stream_first_says_what_was_waiting() -> None:

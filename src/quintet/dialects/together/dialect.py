@@ -117,7 +117,8 @@ class Together:
 
 
 def for_agent(parsed: Parsed, agent: str) -> Parsed:
-    """The same for a client of this ``User-Agent``: OpenAI's SDK reads a list of maps where Together's reads one map."""
+    """The same for a client of this ``User-Agent``: OpenAI's SDK reads a list of maps where Together's reads one map, and in chunks an
+    object where Together's 1.x reads a number."""
     if isinstance(parsed.options, Options) and agent.startswith(_LISTS):
         return replace(parsed, options=replace(parsed.options, listed=True))
     return parsed

@@ -32,7 +32,7 @@ class Options:
 
     Args:
         logprobs: as the client asked; the events of a stream always have them.
-        listed: ``top_logprobs`` is a list, as OpenAI's SDK types it.
+        listed: ``top_logprobs`` is a list, and ``logprobs`` an object in chunks too, as OpenAI's SDK types them.
     """
 
     logprobs: int | None
@@ -163,12 +163,16 @@ _NO_TOKEN = Token(-1, "", 0.0, special=True)
 
 
 class ChunkChoice(msgspec.Struct, gc=False):
-    """The page's CompletionChoice, and what the service sends beside it. ``logprobs`` is a number: SDK 1.x refuses all else."""
+    """The page's CompletionChoice, and what the service sends beside it.
+
+    ``logprobs`` is a number: SDK 1.x refuses all else. OpenAI's types the object of the JSON body there, and LangChain, over it, fails on a
+    number: they get that object, of one token.
+    """
 
     index: int
     text: str
     delta: Delta
-    logprobs: float | msgspec.UnsetType = msgspec.UNSET
+    logprobs: Lists | float | msgspec.UnsetType = msgspec.UNSET
     top_logprobs: dict[str, float] | msgspec.UnsetType | None = msgspec.UNSET
     seed: int | msgspec.UnsetType = msgspec.UNSET
     finish_reason: str | None = None
@@ -310,7 +314,7 @@ class TogetherRenderer:
         logprob = shown_logprob(token) or 0.0
         choice = ChunkChoice(index, token.text, Delta("assistant", token.token, token.text))
         if self._lists:
-            choice.logprobs = logprob
+            choice.logprobs = Lists.of((token,), self._options, self._tops) if self._options.listed else logprob
         if self._tops:
             choice.top_logprobs = top_map(token)
         return self._chunk(Token(token.token, token.text, logprob, special=not token.raw), [choice])
