@@ -247,6 +247,7 @@ class CompletionRequest:
         echo_last: echo only so many of the prompt's last tokens; ``None`` = all of it.
         echo_scored: where each token is needed an echoed prompt's are too; else its text will do.
         truncate: lower ``max_tokens`` to what fits the context instead of refusing.
+        room: each prompt must leave the context room for a token, unless none is wanted.
         token_ids: the response needs every generated or echoed token's id, with or without log-probabilities.
         prompt_ids: the response needs the ids of each prompt, whatever is echoed of it.
         guide: what the output must conform to; ``None`` = anything.
@@ -279,6 +280,7 @@ class CompletionRequest:
     echo_last: int | None = None
     echo_scored: bool = True
     truncate: bool = False
+    room: bool = True
     token_ids: bool = False
     prompt_ids: bool = False
     guide: Guide | None = None

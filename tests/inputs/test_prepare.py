@@ -108,16 +108,15 @@ def test_the_controls_of_a_thousand_samples_are_resolved_once_however_their_prom
     assert [(one.sampling.seed, one.sampling.min_tokens) for one in sequences] == [(seed, 19 - seed % 2) for seed in range(6)]
 
 
-def test_a_prompt_of_exactly_the_context_is_an_error_or_leaves_no_token_as_truncate_says() -> None:
+def test_a_prompt_of_exactly_the_context_is_an_error_but_where_no_room_need_be_left() -> None:
     """Fireworks' page: `truncate` "limits the `max_tokens` to at most `context_window_length - prompt_length`", `error` is an error."""
     ids = (1,) * CAPABILITIES.context
     full = spec(ids, max_tokens=5)
-    (sequence,) = resolve([replace(full, truncate=True)], Known({}), CAPABILITIES)
+    (sequence,) = resolve([replace(full, truncate=True, room=False)], Known({}), CAPABILITIES)
     assert sequence.max_tokens == 0
-    with pytest.raises(PromptTooLong):
-        resolve([full], Known({}), CAPABILITIES)
-    with pytest.raises(PromptTooLong):
-        resolve([replace(full, prompt=(*ids, 1), truncate=True)], Known({}), CAPABILITIES)
+    for asked in (full, replace(full, truncate=True), replace(full, prompt=(*ids, 1), truncate=True, room=False)):
+        with pytest.raises(PromptTooLong):
+            resolve([asked], Known({}), CAPABILITIES)
 
 
 @pytest.mark.fault("A16")

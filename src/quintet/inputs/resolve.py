@@ -293,9 +293,7 @@ def _sequence(
     context, length = capabilities.context, len(form.tokens)
     if spec.max_tokens is not None and spec.max_tokens < 0:
         raise BadRequest(_spelled(spec, "max_tokens"), "must be at least 0", shorten(spec.max_tokens))
-    # Room for one token, unless none is wanted. Fireworks' page, context_length_exceeded_behavior: "`truncate` limits the `max_tokens` to
-    # at most `context_window_length - prompt_length`": of a prompt of exactly the context that is 0.
-    most = context if spec.max_tokens == 0 or spec.truncate else context - 1
+    most = context - 1 if spec.room and spec.max_tokens != 0 else context
     if length > most:
         raise PromptTooLong(name, f"must have at most {most} tokens, for the context is {context}", str(length))
     if spec.max_tokens is not None and length + spec.max_tokens > context and not spec.truncate:

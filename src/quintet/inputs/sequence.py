@@ -34,7 +34,7 @@ class SequenceSpec:
         spelled: name of a field here -> the request's field that asked for it, where that is another; for errors.
         images: as the client sent them, for a prompt with places for them.
         seen: as the model sees them, and where among the prompt's tokens; the prompt is token ids then.
-        logprob_ids, cut, bare: see ``CompletionRequest``.
+        room, logprob_ids, cut, bare: see ``CompletionRequest``.
         number: of the prompt, among those of its request.
     """
 
@@ -46,6 +46,7 @@ class SequenceSpec:
     echo_last: int | None = None
     suffix: str = ""
     truncate: bool = False
+    room: bool = True
     guide: Guide | None = None
     cache_salt: str = ""
     reasoning: Reasoning | None = None

@@ -60,6 +60,7 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
         echo_last=request.echo_last,
         suffix=request.suffix,
         truncate=request.truncate,
+        room=request.room,
         guide=request.guide,
         cache_salt=request.cache_salt,
         logprob_ids=request.logprob_ids,

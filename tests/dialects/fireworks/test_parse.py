@@ -15,7 +15,7 @@ from quintet.dialects.fireworks.wire import Options, Shape
 from quintet.errors import BadRequest
 from quintet.request import CompletionRequest, Guide, GuideKind, Reasoning, Sampling, StopRules
 
-DEFAULTS = replace(MINIMAL, include_usage=True, truncate=True)
+DEFAULTS = replace(MINIMAL, include_usage=True, truncate=True, room=False)
 PLAIN = Options(shape=Shape.NONE, top=0, token_ids=False, raw_output=False, perf_metrics=False)
 SCHEMA = {"type": "object", "properties": {"b": {}, "a": {"maximum": 10**30}}}
 TEXT = json.dumps(SCHEMA, separators=(",", ":"))

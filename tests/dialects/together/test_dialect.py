@@ -15,10 +15,13 @@ from quintet.dialects.together.dialect import FIELDS, Together, for_agent
 from quintet.dialects.together.wire import Options
 from quintet.errors import BadRequest, EngineFailed, ModelNotFound, NotAuthorized, Overloaded, PromptTooLong, TooManyRequests, Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText, Usage
+from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.resolve import Known, resolve
 from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.service.fan_out import specs_of
 
 IDENTITY = Identity("id", 1, "m", "fp")
+CAPABILITIES = Capabilities("m", 20, 300, [b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f", supported=EVERYTHING)
 DEFAULTS = replace(MINIMAL, max_tokens=512, include_usage=True, truncate=True)
 
 
@@ -43,6 +46,17 @@ def test_only_a_default_max_tokens_gives_way_to_the_context() -> None:
     assert parse().request.truncate
     assert parse(max_tokens=None).request.truncate
     assert not parse(max_tokens=512).request.truncate
+
+
+def test_a_default_max_tokens_gives_way_to_a_full_context_with_an_error() -> None:
+    """A text that was asked for, and does not come, is no answer."""
+    (spec,) = specs_of(parse().request)
+    assert (spec.truncate, spec.room) == (True, True)
+    full = replace(spec, prompt=(1,) * CAPABILITIES.context)
+    with pytest.raises(PromptTooLong):
+        resolve([full], Known({}), CAPABILITIES)
+    (sequence,) = resolve([replace(full, prompt=full.prompt[1:])], Known({}), CAPABILITIES)
+    assert sequence.max_tokens == 1
 
 
 def test_a_stream_always_has_log_probabilities_for_its_tokens_and_shows_them_on_request() -> None:

@@ -215,6 +215,7 @@ def _request(raw: Mapping[str, object], options: Options, fresh_seed: int) -> Co
     ids = options.token_ids or options.raw_output
     last = ECHO_LAST.of(raw)
     prompts = PROMPT.required(raw)
+    truncate = CONTEXT_EXCEEDED.of(raw) == "truncate"
     return CompletionRequest(
         model=MODEL.of(raw),
         prompts=prompts,
@@ -228,7 +229,8 @@ def _request(raw: Mapping[str, object], options: Options, fresh_seed: int) -> Co
         stream=STREAM.of(raw),
         include_usage=True,  # page, usage: "For streaming responses, `usage` field is included in the very last response chunk"
         user=USER.of(raw),
-        truncate=CONTEXT_EXCEEDED.of(raw) == "truncate",
+        truncate=truncate,
+        room=not truncate,  # page: "at most `context_window_length - prompt_length`": of a prompt of exactly the context that is 0
         token_ids=ids,
         prompt_ids=ids,
         guide=response_format(RESPONSE_FORMAT.of(raw)),
