@@ -80,6 +80,15 @@ def test_the_user_agent_decides_only_with_auto_and_only_on_bare_paths(agent: str
     assert used(call(app(dialect=AUTO), BODY, path="/openai/v1/completions", headers=headers)) == "openai"
 
 
+@pytest.mark.parametrize(("agent", "name"), AGENTS)
+def test_a_key_of_novitas_form_says_more_than_openais_sdk_and_less_than_those_that_read_no_other_answers(agent: str, name: str) -> None:
+    headers = [*JSON, ("user-agent", f"{agent}Python 3.1.1"), ("authorization", "Bearer sk_0123456789")]
+    for path in ("/v1/completions", "/completions"):
+        assert used(call(app(dialect=AUTO), BODY, path=path, headers=headers)) == ("novita" if name == "openai" else name)
+    assert used(call(app(dialect=AUTO), BODY, path="/openai/v1/completions", headers=headers)) == "novita"
+    assert used(call(app(), BODY, headers=headers)) == "openai"
+
+
 @pytest.mark.parametrize("base", ["/openai/v1", "/openai", "/openai/v1/v1"])
 def test_novitas_own_path_is_novitas_where_the_server_speaks_it_or_its_key_or_the_header_says_so(base: str) -> None:
     path, key = f"{base}/completions", ("authorization", "Bearer sk_0123456789")

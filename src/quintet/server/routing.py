@@ -18,8 +18,8 @@ HEADER = "x-completions-dialect"
 """Names the dialect in a request, and in every answer the one that was used."""
 
 AUTO = "auto"
-"""Setting: on the bare paths the SDK's ``User-Agent`` decides. It says nothing when one provider's SDK is pointed at another. A key that is
-a provider's by its form says more, and decides on paths that several providers have too."""
+"""Setting: on the bare paths the SDK's ``User-Agent`` decides. It says little where it is OpenAI's, which is pointed at other providers
+too: a key that is a provider's by its form says more than that, and decides on paths that several providers have too."""
 
 BARE = ("", "/v1", "/v1/v1")
 """Paths without a provider's prefix; the last is what an SDK that adds ``/v1`` makes of a base URL that has it."""
@@ -96,14 +96,15 @@ class Router:
         own = self._bases[base]
         if own is None and not self._auto:
             return self._default
+        agent = request.headers.get("user-agent", "")
+        told = next((one for one in PROVIDERS.values() if agent.startswith(one.agents)), None)
+        if own is None and told is not None and told.name != DEFAULT:
+            return told  # its SDK reads nobody else's answers, whatever its key looks like; OpenAI's is Novita's too
         if self._auto and (own is None or base in self._claimed):
             key = given_key(request.headers.raw) or b""
             if found := next((one for one in PROVIDERS.values() if one.keys and key.decode("latin-1").startswith(one.keys)), None):
                 return found
-        if own is not None:
-            return own
-        agent = request.headers.get("user-agent", "")
-        return next((one for one in PROVIDERS.values() if agent.startswith(one.agents)), self._default)
+        return own or told or self._default
 
 
 def named(request: Request) -> Provider | None:
