@@ -168,6 +168,13 @@ def test_times_are_seconds_to_the_microsecond_in_the_last_chunk_and_in_json() ->
     assert [("time_info" in chunk, chunk["choices"][0].get("finish_reason")) for chunk in chunks] == [(False, None), (True, "length")]
 
 
+def test_tokens_a_second_can_be_computed_of_a_single_token_too() -> None:
+    """From the first token to the last no time has gone by, and clients divide by it."""
+    events: list[Event] = [ChoiceDelta(0, "a"), ChoiceDone(0, Finish.LENGTH), Finished(Usage(1, 1), Timing(0.0, 0.5, 0.0, 0.5))]
+    _, whole = render(parse(), events)
+    assert whole["time_info"]["completion_time"] > 0
+
+
 def test_every_chunk_says_what_it_is() -> None:
     chunks, whole = render(parse(stream=True), [ChoiceDelta(0, "a"), ChoiceDone(0, Finish.STOP), Finished(Usage(1, 1))])
     about = {"id": "chatcmpl-0", "object": "text_completion", "created": 5, "model": "m", "system_fingerprint": "fp_1"}

@@ -55,6 +55,10 @@ class ChoiceBody(msgspec.Struct, gc=False):
             self.logprobs.extend(later.logprobs)
 
 
+_LEAST_S = 1e-6
+"""Of ``completion_time``: clients make tokens per second of it, and of a single token, from the first to the last, there was none."""
+
+
 class TimeInfo(msgspec.Struct, gc=False):
     """Seconds, to the microsecond; ``created`` is Unix time."""
 
@@ -67,7 +71,7 @@ class TimeInfo(msgspec.Struct, gc=False):
     @classmethod
     def of(cls, timing: Timing, created: int) -> TimeInfo:
         queue, prompt, completion, total = (round(one, 6) for one in (timing.queue, timing.prompt, timing.completion, timing.total))
-        return cls(queue, prompt, completion, total, created)
+        return cls(queue, prompt, max(completion, _LEAST_S), total, created)
 
 
 class Completion(msgspec.Struct, gc=False):
