@@ -12,8 +12,8 @@ values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=90) | st.di
 
 
 @given(values, st.integers(10, 200))
-def test_a_large_value_is_cut_to_the_beginning_of_its_repr(value: object, limit: int) -> None:
-    whole = ascii(value)
+def test_a_large_value_is_cut_to_the_beginning_of_its_repr_with_the_words_of_json(value: object, limit: int) -> None:
+    whole = ascii(value).replace("None", "null").replace("True", "true").replace("False", "false")  # none of them is in the texts above
     assert shorten(value, limit) == (whole if len(whole) <= limit else f"{whole[: limit - 3]}...")
 
 

@@ -253,9 +253,22 @@ def one_line(text: str) -> str:
 
 
 def shorten(value: object, limit: int = 60) -> str:
-    """``repr(value)`` in at most ``limit`` printable ASCII characters; of a large value only as much is looked at."""
-    text = ascii(_beginning(value, limit))
+    """``repr(value)``, but ``null``, ``true`` and ``false`` as whoever sent them wrote them, in at most ``limit`` printable ASCII characters;
+    of a large value only as much is looked at."""
+    text = _written(_beginning(value, limit))
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _written(value: object) -> str:
+    match value:
+        case None | True | False:
+            return {None: "null", True: "true", False: "false"}[value]
+        case list():
+            return f"[{', '.join(map(_written, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{_written(key)}: {_written(item)}' for key, item in value.items())}}}"
+        case _:
+            return ascii(value)
 
 
 def _beginning(value: object, limit: int) -> object:

@@ -206,7 +206,7 @@ def test_a_file_that_holds_a_key_is_nobody_elses(mode: int, command: Command, wr
         ("config = 'x'", ": unknown key 'config'; the keys are the options of quintet serve, without dashes, in no table."),
         ("[serve]\nport = 1", ": unknown table 'serve'; the keys are the options of quintet serve, without dashes, in no table."),
         ("port = '9000'", ": port must be an integer, got '9000'."),
-        ("port = true", ": port must be an integer, got True."),
+        ("port = true", ": port must be an integer, got true."),
         ("port = 1.5", ": port must be an integer, got 1.5."),
         ("[port]\na = 1", ": port must be an integer, got {'a': 1}."),
         ("port = 70000", ": port: 70000 is not in the range 0<=x<=65535."),

@@ -214,7 +214,7 @@ BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"llama.attention.sliding_window": 4096}, "'llama.attention.sliding_window' asks for something that is not implemented, got 4096"),
     ({"llama.attn_logit_softcapping": 50.0}, "'llama.attn_logit_softcapping' asks for something that is not implemented, got 50.0"),
     ({"llama.attention.max_alibi_bias": 8.0}, "'llama.attention.max_alibi_bias' asks for something that is not implemented"),
-    ({"llama.attention.causal": False}, "'llama.attention.causal' asks for something that is not implemented, got False"),
+    ({"llama.attention.causal": False}, "'llama.attention.causal' asks for something that is not implemented, got false"),
     ({"llama.some_new_thing": [1]}, "'llama.some_new_thing' asks for something that is not implemented, got an array of 1"),
     ({"general.alignment": 24}, "'general.alignment' must be a power of two, got 24"),
     ({"split.count": 3}, "'split.count' asks for files that are named NAME-00001-of-00003.gguf and so on, got 3"),

@@ -43,7 +43,7 @@ def test_what_a_file_may_say() -> None:
         (LEAST + b"threshold = 0", "guard.toml: threshold must be a number above 0, up to 1, got 0."),
         (LEAST + b"threshold = nan", "guard.toml: threshold must be a number above 0, up to 1, got nan."),
         (LEAST + b"max-tokens = 1000000", "guard.toml: max-tokens must be an integer from 1 to 128, got 1000000."),
-        (LEAST + b"max-tokens = true", "guard.toml: max-tokens must be an integer from 1 to 128, got True."),
+        (LEAST + b"max-tokens = true", "guard.toml: max-tokens must be an integer from 1 to 128, got true."),
         (LEAST + b'control = [""]', "guard.toml: control must be a list of at most 64 texts of 1 to 256 characters, got ['']."),
         (LEAST + b'[categories]\n"S 1" = "x"', "guard.toml: categories must be a table of at most 64 codes, "),
     ],

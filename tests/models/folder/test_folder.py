@@ -233,7 +233,7 @@ def test_the_language_model_of_one_that_sees_images(tmp_path: Path) -> None:
         ({"num_key_value_heads": 2}, "'num_key_value_heads' must divide the 5 attention heads, got 2"),
         ({"rms_norm_eps": float("1e400")}, "must be JSON ('Infinity is not a number in JSON')"),
         ({"hidden_act": "relu"}, "'hidden_act' must be silu or swish in this family; others are not implemented, got 'relu'"),
-        ({"mlp_bias": True}, "'mlp_bias' asks for something that is not implemented, got True"),
+        ({"mlp_bias": True}, "'mlp_bias' asks for something that is not implemented, got true"),
         ({"sliding_window": 7}, "'sliding_window' asks for something that is not implemented, got 7"),
         ({"new_idea": 0.5}, "'new_idea' asks for something that is not implemented, got 0.5"),
         ({"partial_rotary_factor": 0.5}, "'rope_parameters.partial_rotary_factor' must be 1 in this family, got 0.5"),

@@ -53,7 +53,7 @@ def test_texts_of_control_tokens_that_must_not_be_recognised_are_refused_by_name
         (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "split_special_tokens": value}))
         if not value:
             build_folder_tokenizer(folder)
-    with pytest.raises(ModelError, match="^tokenizer_config.json: 'split_special_tokens' must be false or left out; .* got True"):
+    with pytest.raises(ModelError, match="^tokenizer_config.json: 'split_special_tokens' must be false or left out; .* got true"):
         build_folder_tokenizer(folder)
 
 

@@ -99,7 +99,7 @@ def test_a_processor_as_it_is_published_says_what_none_says(name: str, tmp_path:
 @pytest.mark.parametrize(
     ("name", "said", "message"),
     [
-        ("idefics3", {"do_image_splitting": False}, "do_image_splitting' must be true; others are not implemented, got False"),
+        ("idefics3", {"do_image_splitting": False}, "do_image_splitting' must be true; others are not implemented, got false"),
         ("gemma3", {"do_pan_and_scan": True}, "do_pan_and_scan' must be false"),
         ("gemma3", {"do_normalize": False}, "do_normalize' must be true"),
         ("idefics3", {"do_rescale": False}, "do_rescale' must be true"),
