@@ -19,7 +19,7 @@ from tests.support.preparing import prepare
 from quintet.backends.base import Health, Pages, State
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.front.in_flight import REFUSED
+from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED
 from quintet.backends.native.front.restarts import Records
 from quintet.cli.loading import ready
 from quintet.deploy.pool import Pool
@@ -91,16 +91,15 @@ def test_a_replica_that_stands_still_is_ended_where_it_runs_and_started_again_an
 
     async def scenario() -> None:
         before = {*workers()}
-        async with pool(Hosts(stall_s=1.0), Sizing(2, 2)) as both:
+        async with pool(Hosts(stall_s=3.0), Sizing(2, 2)) as both:
             streams = [asyncio.create_task(collect(both, spec(f"{number}", 300, number))) for number in range(60)]
             await until(lambda: both.health().running == 16)
             victim = sorted({*workers()} - before)[0]
             os.kill(victim, signal.SIGSTOP)
-            ends = Counter(events[-1].finish for events in await asyncio.gather(*streams))
-            assert ends[Finish.LENGTH] + ends[Finish.ERROR] == 60
-            assert 1 <= ends[Finish.ERROR] <= 8
+            ends = Counter((events[-1].finish, events[-1].error) for events in await asyncio.gather(*streams))
+            assert ends.keys() == {(Finish.LENGTH, ""), (Finish.ERROR, INTERRUPTED)}
+            assert both.health().incidents.hung >= 1, "on a busy machine the other one may seem to stand still too"
             await until(lambda: all(one.state is State.READY for one in both.replicas))
-            assert both.health().incidents.hung == 1
             assert victim not in workers()
 
     asyncio.run(scenario())
