@@ -153,6 +153,7 @@ def test_unloading_lets_what_runs_end_and_refuses_what_comes() -> None:
     run(test)
 
 
+@pytest.mark.fault("D13")
 def test_unloading_waits_for_a_request_that_is_between_two_pieces_of_its_work() -> None:
     """As a beam search is between two steps, and a judged answer between two chunks."""
 

@@ -148,6 +148,7 @@ def test_a_prompt_that_leaves_no_room_is_refused_as_the_prompt(length: int, max_
     assert (error.param, error.got) == ("prompt", str(length))
 
 
+@pytest.mark.fault("A14", "A16")
 def test_a_prompt_that_fills_the_context_is_fine_when_nothing_is_generated() -> None:
     assert resolve([spec((1,) * 20, 0)], Known({}), CAPABILITIES)[0].max_tokens == 0
 

@@ -49,12 +49,13 @@ async def acall(
     leave_after: float | None = None,
     leave_at: int | None = None,
     gone: asyncio.Event | None = None,
+    stuck_at: int | None = None,
     into: Answer | None = None,
 ) -> Answer:
     """One request. ``body`` is bytes, a list of bytes (pieces), or a value to send as JSON.
 
     The client leaves after ``leave_after`` seconds, when it has ``leave_at`` parts of the answer, when ``gone`` is set, or when the
-    answer is complete. ``into`` is filled while that comes.
+    answer is complete. It reads nothing more when it has ``stuck_at`` parts. ``into`` is filled while that comes.
     """
     pieces = body if isinstance(body, list) else [body if isinstance(body, bytes) else json.dumps(body).encode()]
     messages = [{"type": "http.request", "body": piece, "more_body": at + 1 < len(pieces)} for at, piece in enumerate(pieces)]
@@ -72,6 +73,8 @@ async def acall(
             answer.headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"]]
         else:
             answer.parts.append(message["body"])
+            if len(answer.parts) == stuck_at:
+                await gone.wait()
             if not message.get("more_body"):
                 answer.complete = True
                 gone.set()

@@ -180,7 +180,26 @@ def test_a_client_that_leaves_is_cancelled_with_the_tokens_that_were_computed(tm
     assert backend.steps - row.completion in (0, 1), "one may have been on its way"
 
 
-@pytest.mark.fault("E06")
+@pytest.mark.fault("E06", "H08")
+def test_of_a_stream_that_its_client_leaves_unread_all_that_was_computed_counts(tmp_path: Path) -> None:
+    """What waits for the client in the front, and was not looked at yet, was computed too."""
+
+    async def scenario(one: Kept) -> None:
+        gone = asyncio.Event()
+        asking = asyncio.create_task(acall(one.app, {**LONG, "stream": True}, gone=gone, stuck_at=2))
+        while one.engine.health().counts.tokens < 300:
+            await asyncio.sleep(0.001)
+        gone.set()
+        await asking
+        (row,) = await one.rows(1)
+        assert (row.state, row.status) == (State.CANCELLED, 200)
+        counts = one.engine.health().counts
+        assert 0 <= counts.tokens - counts.prefilled - row.completion <= 1, "one step may have been on its way"
+
+    run(tmp_path / "ledger.db", scenario)
+
+
+@pytest.mark.fault("E06", "H08")
 @pytest.mark.parametrize("stream", [False, True])
 def test_of_a_prompt_that_is_given_up_what_was_computed_counts_and_one_that_waits_costs_nothing(tmp_path: Path, stream: bool) -> None:
     """Clients leave at random moments of long prompts; the recount is the engine's own."""
