@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.ledger.disk import Disk, needs_disk
 
 from quintet.batch import File, Purpose
 from quintet.batches.desk import Desk
@@ -79,6 +83,33 @@ def test_a_database_that_is_not_ours_alone_is_refused(tmp_path: Path, name: str)
         Desk(folder)
 
 
+UNSYNCHRONISED = """
+import errno, sys
+from pathlib import Path
+from tests.ledger.disk import Disk
+from quintet.batches.folder import Folder
+folder = Folder(Path(sys.argv[1]))
+draft = folder.draft()
+draft.write(b"answers")
+Disk(folder.path.parent, folder.path.name).fails(errno.EIO, syncs=True)
+try:
+    draft.keep("file-1")
+except OSError as error:
+    print(error.strerror, folder.content("file-1").exists())
+"""
+
+
+@needs_disk
+@pytest.mark.fault("J03")
+def test_a_file_that_could_not_be_synchronised_is_not_there(tmp_path: Path) -> None:
+    """Else a batch would be told to have ended whose answers are lost with the machine's power."""
+    environment = {**os.environ, **Disk(tmp_path, "kept").environment()}
+    command = [sys.executable, "-c", UNSYNCHRONISED, str(tmp_path / "kept")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "Input/output error False\n", done.stderr
+
+
+@pytest.mark.fault("J03")
 def test_what_is_committed_is_synchronised(tmp_path: Path) -> None:
     connection = connect(Folder(tmp_path).database)
     told = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]

@@ -26,6 +26,21 @@ SALT = slice(16, 24)
 """Of a write-ahead log's head: what tells it from the log before (SQLite, "File Format", 4.1)."""
 
 
+UNSYNCHRONISED = """
+import errno, sys
+from pathlib import Path
+from tests.ledger.crashing import batches
+from tests.ledger.disk import Disk
+from quintet.ledger.store import Store
+file = Path(sys.argv[1])
+store = Store(file)
+first = store.begin(0.0)
+Disk(file.parent, file.name).fails(errno.EIO, syncs=True)
+store.write(next(batches(first, 1, 1)))
+print("acknowledged")
+"""
+
+
 def states(seed: int, count: int) -> list[Rows]:
     """What is in the file after each of so many batches; first, after none."""
     found: list[Rows] = [{}]
@@ -60,6 +75,18 @@ def test_a_writer_killed_at_any_of_its_calls_has_written_each_acknowledged_batch
         assert found in (expected[acknowledged], expected[min(acknowledged + 1, BATCHES)]), f"killed at call {point}"
         Store(file).close()
         assert not [row for row in rows_in(file).values() if row and row.number < FIRST], "it can be opened and written again"
+
+
+@needs_disk
+@pytest.mark.fault("D07")
+def test_what_could_not_be_synchronised_is_not_acknowledged(tmp_path: Path) -> None:
+    """The copies below take for granted that whatever is acknowledged was."""
+    file = tmp_path / "ledger.db"
+    environment = {**os.environ, **Disk(tmp_path, file.name).environment()}
+    command = [sys.executable, "-c", UNSYNCHRONISED, str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    assert "disk I/O error" in done.stderr
 
 
 @pytest.mark.fault("D07")
