@@ -44,13 +44,13 @@ class World:
         self.folder = Folder(path)
         self.desk = Desk(self.folder)
 
-    async def put(self, lines: int, window: int | None = 3600, others: int = 0) -> None:
-        """A batch, and ``others`` of the same file."""
+    async def put(self, lines: int, window: int | None = 3600, others: int = 0, expires: int | None = None) -> None:
+        """A batch, and ``others`` of the same file, which ``expires``."""
         data = b"".join(b'{"custom_id": "%d", "body": {"prompt": "x"}}\n' % number for number in range(1, lines + 1))
         draft = self.folder.draft()
         draft.write(data)
         draft.keep("file-1")
-        await self.desk.do(lambda store: store.add_file(File("file-1", "", "in", Purpose.BATCH, draft.size, NOW, None, draft.lines)))
+        await self.desk.do(lambda store: store.add_file(File("file-1", "", "in", Purpose.BATCH, draft.size, NOW, expires, draft.lines)))
         asked = NewBatch("file-1", "/v1/completions", "24h", window, bare=True)
         for name in (NAME, *(f"{NAME}_{other}" for other in range(others))):
             batch = Batch(name, "", "openai", asked, NOW, NOW + window if window else None)
@@ -315,6 +315,23 @@ def test_a_batch_is_known_for_as_long_after_its_end_as_its_files_are_kept_howeve
         assert (await world.known()).status is Status.COMPLETED
         await world.desk.do(lambda store: store.expire(world.now + 100, 100))
         assert await world.desk.do(lambda store: store.known(NAME)) is None
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("J05")
+def test_a_file_that_expires_stays_until_the_batch_that_reads_it_has_ended(world: World) -> None:
+    async def go() -> None:
+        async def known() -> set[str]:
+            await world.desk.do(lambda store: store.expire(NOW + 61.0, 0.0))
+            return await world.desk.do(Store.known_files)
+
+        await world.put(1, expires=NOW + 60)
+        assert await known() == {"file-1"}
+        async with world.running(plain):
+            batch = await world.until(*ENDED)
+        assert batch.completed == 1
+        assert await known() == {batch.output_file}
 
     asyncio.run(go())
 

@@ -326,6 +326,30 @@ def test_a_disk_that_does_not_answer_counts_as_full_after_a_while(
     assert {name: row.state for name, row in by_id(file).items()} == ({"a": State.COMPLETED, "b": State.COMPLETED} if serve else {})
 
 
+@pytest.mark.fault("D06")
+def test_a_row_that_ends_while_its_beginning_cannot_be_written_is_written_as_it_ended(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What failed is written once more, and must not stand before what has come since."""
+    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        disk.open.clear()
+        entry = await opened(ledger, "a")
+        assert disk.calls == 1, "it is being written"
+        entry.close(State.COMPLETED, "stop", 200, None)
+        disk.error = "database or disk is full"
+        disk.open.set()
+        await until(lambda: ledger._writer.failing)
+        disk.error = ""
+        await until(lambda: not ledger.spooled)
+
+    run(scenario, file, serve=True)
+    assert {name: row.state for name, row in by_id(file).items()} == {"a": State.COMPLETED}
+
+
 def test_a_request_whose_client_leaves_while_its_row_is_written_has_none(tmp_path: Path, disk: Disk) -> None:
     file = tmp_path / "ledger.db"
 
