@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import sqlite3
 import threading
 import time
@@ -246,30 +245,6 @@ def test_a_file_that_is_lost_while_it_is_open_is_noticed_and_the_next_has_all_th
 
 
 @pytest.mark.fault("D06")
-def test_a_log_of_a_lost_file_that_cannot_be_removed_is_tried_on(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a disk that is read only by then, say. The thread that writes ended with the error, and no row was written any more."""
-    file, tries, remove, writable = tmp_path / "ledger.db", list[Path](), Path.unlink, threading.Event()
-
-    def unlink(path: Path, missing_ok: bool = False) -> None:
-        tries.append(path)
-        if not writable.is_set():
-            raise OSError(errno.EROFS, "Read-only file system")
-        remove(path, missing_ok)
-
-    async def scenario(ledger: Ledger) -> None:
-        (await opened(ledger, "before")).close(State.COMPLETED, "stop", 200, None)
-        file.unlink()
-        monkeypatch.setattr(Path, "unlink", unlink)
-        (await opened(ledger, "after")).close(State.COMPLETED, "stop", 200, None)
-        await until(lambda: len(tries) > 2)
-        writable.set()
-        await until(lambda: not ledger.spooled)
-
-    run(scenario, file, serve=True)
-    assert by_id(file)["after"].state is State.COMPLETED
-
-
-@pytest.mark.fault("D06")
 def test_what_is_put_in_its_place_and_is_no_ledger_is_left_alone_and_the_rows_wait(tmp_path: Path, disk: Disk) -> None:
     file, foreign = tmp_path / "ledger.db", tmp_path / "foreign.db"
     with closing(sqlite3.connect(foreign)) as connection:
@@ -324,30 +299,6 @@ def test_a_disk_that_does_not_answer_counts_as_full_after_a_while(
 
     run(scenario, file, serve=serve)
     assert {name: row.state for name, row in by_id(file).items()} == ({"a": State.COMPLETED, "b": State.COMPLETED} if serve else {})
-
-
-@pytest.mark.fault("D06")
-def test_a_row_that_ends_while_its_beginning_cannot_be_written_is_written_as_it_ended(
-    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What failed is written once more, and must not stand before what has come since."""
-    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(module, "NOTE_S", 0.01)
-    file = tmp_path / "ledger.db"
-
-    async def scenario(ledger: Ledger) -> None:
-        disk.open.clear()
-        entry = await opened(ledger, "a")
-        assert disk.calls == 1, "it is being written"
-        entry.close(State.COMPLETED, "stop", 200, None)
-        disk.error = "database or disk is full"
-        disk.open.set()
-        await until(lambda: ledger._writer.failing)
-        disk.error = ""
-        await until(lambda: not ledger.spooled)
-
-    run(scenario, file, serve=True)
-    assert {name: row.state for name, row in by_id(file).items()} == {"a": State.COMPLETED}
 
 
 def test_a_request_whose_client_leaves_while_its_row_is_written_has_none(tmp_path: Path, disk: Disk) -> None:
