@@ -114,6 +114,32 @@ def test_an_idle_model_is_freed_and_loaded_again_and_a_pinned_one_stays() -> Non
     run(test)
 
 
+@pytest.mark.fault("D13")
+def test_who_comes_while_an_idle_model_is_being_freed_has_it_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told to come again: a refusal of a server that has nothing to do, since the model was not asked for for a while."""
+
+    async def test() -> None:
+        shop, freed, close = Shop(), asyncio.Event(), Fake.close
+
+        async def slowly(fake: Fake) -> None:
+            await freed.wait()
+            await close(fake)
+
+        monkeypatch.setattr(Fake, "close", slowly)
+        models = registry({"a": shop}, idle=0.05)
+        entry = models.entries["a"]
+        await asked(models, "a")
+        await until(lambda: entry.phase is Phase.UNLOADING)
+        waiting = asyncio.create_task(asked(models, "a"))
+        await until(lambda: entry.users == 1)
+        assert not waiting.done()
+        freed.set()
+        assert await waiting is shop.made[1]
+        await models.close()
+
+    run(test)
+
+
 def test_a_model_that_works_is_not_idle() -> None:
     async def test() -> None:
         shop = Shop()

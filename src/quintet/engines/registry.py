@@ -137,7 +137,12 @@ class Registry:
         if self._draining:
             raise _later(entry, CLOSING)
         if entry.phase is Phase.UNLOADING:
-            raise _later(entry, f"The model {entry.name} is being unloaded; try again later.")
+            freeing = None if entry.put_away else self._changes.get(entry.name)
+            if freeing is not None:  # it was idle: who comes now has it loaded again, as who comes a moment later
+                await asyncio.wait((freeing,), timeout=self._patience)
+            if freeing is None or not freeing.done():
+                raise _later(entry, f"The model {entry.name} is being unloaded; try again later.")
+            return await self.ready(entry, background=background)
         if entry.phase is Phase.UNLOADED and entry.name not in self._changes:
             if entry.put_away and background:
                 raise Overloaded(f"The model {entry.name} was unloaded by an administrator.", RETRY_S)
