@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -10,6 +11,12 @@ import sys
 import pytest
 
 from quintet import children
+from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.front.process import ProcessLink
+from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.toy import ToyTokenizer
+from quintet.config import EngineConfig
+from quintet.forks.parent import Forks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel")
 
@@ -51,3 +58,43 @@ def test_a_process_that_keeps_to_itself_leaves_no_core_unless_asked_to(how: str,
         process.returncode = -signal.SIGSEGV
         assert os.WTERMSIG(status) == signal.SIGSEGV
         assert said != b"0 0\n" or not os.WCOREDUMP(status)
+
+
+CHECKS = """
+import ctypes
+from quintet.forks import child
+child.serve(lambda client: client.sendall(b"%d" % ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)), child.Bounds(5.0, 60.0, 1 << 31))
+"""
+
+COMPUTES = """
+import ctypes
+from quintet.backends.native.worker import child
+from quintet.errors import ModelError
+def refuse(source, table):
+    def load(progress):
+        raise ModelError("dumpable: %d" % ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+    return load
+child.main(refuse)
+"""
+
+
+@pytest.mark.fault("G09")
+def test_whoever_is_started_keeps_to_itself_though_its_parent_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It inherits a limit of 0, which does not hold for cores that go to a program; what does hold ends with ``exec``."""
+    monkeypatch.delenv("QUINTET_DUMPABLE", raising=False)
+
+    async def scenario() -> tuple[bytes, str]:
+        checks = Forks("", 60.0, "Nothing can be asked.")
+        checks.command = ("-c", CHECKS)
+        link = ProcessLink(ModelSource("", 1, None, "toy"), ToyTokenizer, EngineConfig(), ("-c", COMPUTES))
+        engine = Engine(link, EngineConfig())
+        try:
+            async with asyncio.timeout(60):
+                while engine.failure is None:
+                    await asyncio.sleep(0.01)
+            return await checks.ask(b"?"), str(engine.failure)
+        finally:
+            checks.close()
+            await engine.close()
+
+    assert asyncio.run(scenario()) == (b"0", "dumpable: 0")
