@@ -148,6 +148,13 @@ def test_what_the_engine_does_not_offer_is_refused_by_name(asked: CompletionRequ
     assert backend.specs == []
 
 
+@pytest.mark.fault("B02")
+def test_prompts_times_samples_are_bounded_though_neither_is_many() -> None:
+    """8 are as many as this engine offers."""
+    with pytest.raises(BadRequest, match="3 prompts with n = 3"):
+        serve(ScriptedBackend([]), request("a", "b", "c", n=3))
+
+
 @pytest.mark.fault("B01", "B02")
 def test_a_huge_fan_out_is_refused_before_it_is_spelled_out() -> None:
     with pytest.raises(BadRequest):
