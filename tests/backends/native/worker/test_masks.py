@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -150,6 +151,45 @@ def test_a_mask_that_never_comes_ends_its_sequence_and_those_behind_it_go_on(hea
             assert engine.live == 0 and engine.health().state is State.READY
 
     asyncio.run(go())
+
+
+@pytest.mark.fault("B10")
+@pytest.mark.parametrize("enough", [False, True])
+def test_a_mask_that_a_busy_machine_makes_slowly_comes_all_the_same(heavy: Heavy, monkeypatch: pytest.MonkeyPatch, enough: bool) -> None:
+    """However long it takes by the clock, as long as its thread gets on: what a request is answered is no matter of what else runs. What
+    counts is processor time: of that there may be enough."""
+    looks: list[int] = []
+
+    def used(thread: int) -> float:
+        looks.append(thread)
+        return time.thread_time() + (masks.TOTAL_S + 100.0 if enough else 0.0) + 0.001 * len(looks)
+
+    async def go() -> None:
+        async with running() as engine, asyncio.timeout(120):
+            heavy.go.set()
+            alone = await run(engine, [spec(guide=HEAVY)])
+            heavy.go.clear()
+            monkeypatch.setattr(masks, "HANG_S", 0.02)
+            monkeypatch.setattr(masks, "used_by", used)
+            beside = asyncio.create_task(collect(engine, await prepare(engine, [spec(guide=HEAVY)])))
+            while len(looks) < (1 if enough else 5):
+                await asyncio.sleep(0.005)
+            heavy.go.set()
+            ((*_, end),) = await beside
+            assert end.finish is (Finish.ERROR if enough else alone[0][1])
+            assert enough or await run(engine, [spec(guide=HEAVY)]) == alone
+
+    asyncio.run(go())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_processor_time_of_a_thread_is_told_while_it_is_there() -> None:
+    until = time.thread_time() + 0.1
+    while time.thread_time() < until:
+        pass
+    before = time.thread_time()
+    assert before - 0.05 < masks.used_by(threading.get_native_id()) < time.thread_time() + 0.05
+    assert masks.used_by(1 << 22) == 0.0
 
 
 @pytest.mark.fault("B10")

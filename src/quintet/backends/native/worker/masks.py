@@ -9,7 +9,7 @@ step waits for its masks for ``WAIT_S`` and draws without those that are late::
 
 A row that was late is kept, its sequence sits out the steps until its mask is there, and draws from it then. From its first
 slow mask on nobody waits for it, and nothing is drafted for it. What it draws is the same, only later. Slow masks of
-more than ``TOTAL_S`` of processor time, or one that does not come, end the sequence.
+more than ``TOTAL_S`` of processor time, or one whose thread stands still, end the sequence; a busy machine does not.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -43,7 +44,7 @@ TOTAL_S = 10.0
 """Most processor time of a sequence's slow masks."""
 
 HANG_S = 20.0
-"""A mask that does not come for so long will not come."""
+"""A mask whose thread has used no processor time for so long will not come."""
 
 NICE = 10
 """Of the threads that make slow masks: a tenth of what others get. Not less, as they hold the interpreter's lock now and then."""
@@ -73,6 +74,8 @@ class _Job:
         follower: of the sequence, at the first row.
         begun: when, in seconds.
         thread: the system's number of the one that it runs in.
+        at: processor time of that thread when it was begun, in seconds.
+        seen, seen_at: that time when it was looked at last, and when that was.
         late: somebody wants to be told when it is done.
     """
 
@@ -84,6 +87,9 @@ class _Job:
     cpu_s: float = 0.0
     begun: float = 0.0
     thread: int = 0
+    at: float = 0.0
+    seen: float = 0.0
+    seen_at: float = 0.0
     late: bool = False
     done: bool = False
     error: MaskError | None = None
@@ -152,7 +158,11 @@ class Masks:
         """Sequences whose masks do not come cannot go on; those behind them can."""
         now = time.monotonic()
         for job in self._late.values():
-            if not job.done and job.begun and now - job.begun > HANG_S:
+            if not job.done and job.begun and now - job.seen_at > HANG_S:
+                used = used_by(job.thread)
+                if job.seen < used < job.at + TOTAL_S:  # it gets on, if slowly
+                    job.seen, job.seen_at = used, now
+                    continue
                 job.filled, job.done = 0, True
                 self._slow.leave(job)
                 self._wake(job.seq)
@@ -285,8 +295,19 @@ class _Lane:
         with contextlib.suppress(IndexError):
             while True:
                 job = jobs.popleft()
-                job.begun, job.thread = time.monotonic(), threading.get_native_id()
+                job.at = job.seen = time.thread_time()
+                job.thread, job.seen_at = threading.get_native_id(), time.monotonic()
+                job.begun = job.seen_at
                 self._make(job)
+
+
+def used_by(thread: int) -> float:
+    """Processor time of a thread of this process so far, in seconds, to a tick of the clock; 0 if it is gone, or the system does not tell."""
+    try:
+        fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _lower(thread: int) -> None:
