@@ -253,8 +253,10 @@ def one_line(text: str) -> str:
 
 
 def shorten(value: object, limit: int = 60) -> str:
-    """``repr(value)``, but ``null``, ``true`` and ``false`` as they were written, in at most ``limit`` printable ASCII characters; of a large
-    value only as much is looked at."""
+    """``repr(value)``, but ``null``, ``true`` and ``false`` as they were written, in at most ``limit`` printable ASCII characters.
+
+    Of a large value only as much is looked at.
+    """
     text = _written(_beginning(value, limit))
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 

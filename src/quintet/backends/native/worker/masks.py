@@ -302,7 +302,7 @@ class _Lane:
 
 
 def used_by(thread: int) -> float:
-    """Processor time of a thread of this process so far, in seconds, to a tick of the clock; 0 if it is gone, or the system does not tell."""
+    """Processor time of a thread of this process so far, in seconds, to a hundredth; 0 if it is gone, or the system does not tell."""
     try:
         fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
     except OSError:
