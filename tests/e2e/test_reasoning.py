@@ -12,6 +12,8 @@ from tests.e2e.test_serve_command import served
 from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.bundled import bundled_path
 
+from quintet.errors import shorten
+
 PROMPT = "Question: What is the capital of France?\n<think>"
 TEMPLATE_TAGS = "<think>", "</think>"
 
@@ -119,4 +121,4 @@ def test_a_model_that_does_not_reason_takes_none_and_refuses_the_rest_by_the_fie
             assert answer.status_code == 400
             error = answer.json()["error"]
             assert error["param"] == name and error["code"] == "unsupported_parameter"
-            assert error["message"] == f"'{name}' must ask for no thinking, or be left out: toy does not reason, got {value!r}."
+            assert error["message"] == f"'{name}' must ask for no thinking, or be left out: toy does not reason, got {shorten(value)}."
