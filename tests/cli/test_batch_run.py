@@ -78,6 +78,14 @@ def test_settings_of_a_server_that_tells_dialects_by_the_client_are_taken_and_li
     assert code == 1 and err.startswith("error: quintet.toml: --dialect must be one of openai, ")
 
 
+def test_no_answer_tells_of_the_lines_that_were_computed_beside_it(here: Path, command: Command) -> None:
+    lines = [{**LINES[0], "custom_id": f"{n}", "body": {"prompt": "x", "perf_metrics_in_response": True}} for n in range(4)]
+    (here / "in.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--toy", "--dialect", "fireworks")[0] == 0
+    metrics = [json.loads(line)["response"]["body"]["perf_metrics"] for line in (here / "out.jsonl").read_text().splitlines()]
+    assert [(one["num-concurrent-requests"], one["cached-prompt-tokens"]) for one in metrics] == [(1, 0)] * 4
+
+
 def test_every_line_is_computed_by_the_model_of_a_file_whatever_model_it_names(here: Path, command: Command) -> None:
     write_tiny(here / "tiny.gguf", TinySpec("tiny"))
     bodies = ({"prompt": "x", **named} for named in ({}, {"model": "tiny"}, {"model": "gpt-4"}))

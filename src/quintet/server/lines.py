@@ -102,7 +102,8 @@ class _ForBatches:
         return parsed
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None, /) -> Renderer:
-        return _Renderer(self.format.renderer(request, identity, options))
+        # Nobody else's requests are told of, nor the lines beside it: how many there are is another number when it is computed again.
+        return _Renderer(self.format.renderer(request, replace(identity, concurrent=1), options))
 
 
 class _Renderer:
