@@ -50,6 +50,40 @@ def test_what_was_idle_longest_makes_room() -> None:
     run(test)
 
 
+def test_a_model_that_only_works_for_nobody_makes_room_for_who_waits_after_what_is_idle_and_for_no_other_such_work() -> None:
+    async def test() -> None:
+        shops = {name: Shop() for name in "abc"}
+        room = 10_000_000
+        models = registry(shops, weights=500_000, free=lambda: room)
+        entry = models.entries["a"]
+
+        async def line() -> None:
+            with entry.held():
+                async with entry.yielding():
+                    await models.ready(entry, background=True)
+                    await asyncio.Event().wait()
+
+        working = asyncio.create_task(line())
+        await until(lambda: entry.status == "ready")
+        await asked(models, "b")
+        room = 60_000
+        await asked(models, "c")
+        assert [entry.status for entry in models.entries.values()] == ["ready", "unloaded", "ready"]
+        with models.entries["c"].held():
+            with pytest.raises(Overloaded, match="The model b needs 1 MB of memory"):
+                await models.ready(models.entries["b"], background=True)
+            with entry.held(), pytest.raises(Overloaded, match="The model b needs 1 MB of memory"):
+                await asked(models, "b")
+            assert not working.done()
+            await asked(models, "b")
+            with pytest.raises(Overloaded, match="The model a is being unloaded"):
+                await working
+        assert [entry.status for entry in models.entries.values()] == ["unloaded", "ready", "ready"]
+        await models.close()
+
+    run(test)
+
+
 def test_weights_that_are_mapped_need_no_room_but_what_is_idle_makes_some() -> None:
     async def test() -> None:
         room = 1_200_000  # what is mapped is told as free, whoever uses it

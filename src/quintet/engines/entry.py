@@ -161,8 +161,13 @@ class Entry:
     @property
     def idle(self) -> bool:
         """It could be freed: the engine is well and no request needs it."""
+        return self.spare and not self.users
+
+    @property
+    def spare(self) -> bool:
+        """It could be freed for somebody who waits: the engine is well, and unloading ends whatever needs it, to be done anew."""
         well = self.loaded and self.health().state is State.READY
-        return well and not self.users and not self.model.pinned
+        return well and self.users == len(self._yielding) and not self.model.pinned
 
     def health(self) -> Health:
         """Of the engine, with what those before it have counted; ``CLOSED`` while there is none."""

@@ -146,7 +146,7 @@ class Registry:
         if entry.phase is Phase.UNLOADED and entry.name not in self._changes:
             if entry.put_away and background:
                 raise Overloaded(f"The model {entry.name} was unloaded by an administrator.", RETRY_S)
-            self._change(entry, self._load(entry))
+            self._change(entry, self._load(entry, background))
         if (loading := self._changes.get(entry.name)) is not None:
             await asyncio.wait((loading,), timeout=self._patience)
             if not loading.done():
@@ -254,15 +254,17 @@ class Registry:
         entry.drain()
         return self._change(entry, entry.unload(DRAIN_S))
 
-    async def _load(self, entry: Entry) -> None:
+    async def _load(self, entry: Entry, background: bool) -> None:
         async with self._making_room:  # whoever is next sees this one loading
-            await asyncio.gather(*(self._unload(victim) for victim in self._in_the_way(entry)))
+            await asyncio.gather(*(self._unload(victim) for victim in self._in_the_way(entry, background)))
         if self._draining:
             raise Overloaded(CLOSING)
         await entry.load()
 
-    def _in_the_way(self, entry: Entry) -> list[Entry]:
+    def _in_the_way(self, entry: Entry, background: bool) -> list[Entry]:
         """What must be unloaded, longest idle first, so that a model fits the memory; nothing if it cannot.
+
+        For somebody who waits that is also what only works for nobody, as a batch does for hours.
 
         Raises:
             Overloaded: not even then does it fit.
@@ -273,8 +275,9 @@ class Registry:
         left = self._free() - sum(model.kv if model.mapped else model.weights + model.kv for model in loading)
         mapped = (one.model for one in self.entries.values() if one.phase is not Phase.UNLOADED and one.model.mapped)  # seen as free
         free = left - sum(model.weights for model in mapped)
-        may_go = [one for one in self.entries.values() if one.idle and (one.model.lazy or self._idle) and one.name not in self._changes]
-        sizes = [(one, one.model.weights) for one in sorted(may_go, key=lambda one: one.used)]
+        loaded = (one for one in self.entries.values() if (one.model.lazy or self._idle) and one.name not in self._changes)
+        may_go = [one for one in loaded if one.idle or (one.spare and not background)]
+        sizes = [(one, one.model.weights) for one in sorted(may_go, key=lambda one: (one.users, one.used))]
         need = entry.model.weights + entry.model.kv
         victims = first_enough(need - free, sizes)
         if victims is None and entry.model.mapped and entry.model.kv <= left:
