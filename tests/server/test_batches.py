@@ -210,6 +210,22 @@ def test_a_keys_limits_hold_for_its_lines_which_wait_for_them(tmp_path: Path) ->
     assert len(rows) == 62 and {row.state for row in rows} == {State.COMPLETED} and len({row.key for row in rows}) == 1
 
 
+def test_lines_that_run_when_their_batch_is_cancelled_have_rows_that_say_so_and_no_failure(tmp_path: Path) -> None:
+    ledger = Ledger(LedgerConfig(tmp_path / "ledger.db"))
+
+    async def scenario(one: World) -> None:
+        batch = await one.begin(*(line(str(number), n=1000, max_tokens=4000, ignore_eos=True) for number in range(4)))
+        while not [row for row in rows_in(tmp_path / "ledger.db").values() if row is not None and row.completion]:
+            await asyncio.sleep(0.05)
+        assert (await one.post(f"/v1/batches/{batch['id']}/cancel")).json()["status"] == "cancelling"
+        assert (await one.ended(batch))["request_counts"] == {"total": 4, "completed": 0, "failed": 4}
+
+    play(tmp_path, scenario, ledger=ledger)
+    ledger.close()
+    rows = [row for row in rows_in(tmp_path / "ledger.db").values() if row is not None]
+    assert rows and {(row.state, row.finish, row.status) for row in rows} == {(State.CANCELLED, "abort", 499)}
+
+
 def test_a_line_that_waits_for_tokens_uses_one_request_however_often_it_is_tried(tmp_path: Path) -> None:
     """A minute's tokens may come at once; the lines beyond them are tried until enough has come back."""
     store = KeyStore(tmp_path / "keys.db")

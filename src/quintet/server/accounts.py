@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -78,12 +79,16 @@ class Account:
         """
         assert self._observer is not None and self._guard is not None
         http = self._call.http
-        left = isinstance(failure, ClientGoneError) or (failure is None and self._guard.gone)
+        left = self._called_off(failure) or (failure is None and self._guard.gone)
         state = State.COMPLETED if failure is None and http.ended else State.CANCELLED if left else State.FAILED
         entry.close(state, self._observer.reason or "abort", http.status or self._status(failure), self._observer.first_s)
 
+    def _called_off(self, failure: BaseException | None) -> bool:
+        """Whoever asked wants no answer any more; nobody waits for a line, so that nothing failed for anybody if it is ended."""
+        return isinstance(failure, ClientGoneError) or (isinstance(failure, asyncio.CancelledError) and self._call.caller.background)
+
     def _status(self, failure: BaseException | None) -> int:
         """Of the answer that is sent when all here is done."""
-        if failure is None or isinstance(failure, ClientGoneError):
+        if failure is None or self._called_off(failure):
             return _CLIENT_LEFT
         return self._call.provider.dialect.error(failure).status if isinstance(failure, Exception) else _BROKEN
