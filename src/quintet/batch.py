@@ -29,6 +29,16 @@ class Status(enum.Enum):
     CANCELLED = "cancelled"
 
 
+def kept_s(most: float, asked: int | None) -> int:
+    """Seconds for which a file is kept; 0 = for ever.
+
+    Args:
+        most: of any file; 0 = for ever.
+        asked: of this one; 0 or ``None`` = nothing was asked for. Nobody may have the server keep for longer what it is to forget.
+    """
+    return min((int(seconds) for seconds in (most, asked) if seconds), default=0)
+
+
 ENDED = frozenset({Status.FAILED, Status.COMPLETED, Status.EXPIRED, Status.CANCELLED})
 
 

@@ -32,7 +32,7 @@ class BatchConfig:
 
     Args:
         folder: where files and batches are kept.
-        keep: seconds for which they are, unless they say otherwise; 0 = for ever.
+        keep: seconds for which they are, unless they say less; 0 = for ever.
         max_file: most bytes of a file.
         max_lines: most requests of a batch.
         max_stored: most bytes of the files of one key.

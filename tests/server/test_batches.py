@@ -20,7 +20,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.batches import runner
 from quintet.batches.folder import Folder
-from quintet.config import EngineConfig, LedgerConfig, ServerConfig
+from quintet.config import BatchConfig, EngineConfig, LedgerConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines import registry as engines
 from quintet.keys.key import Key
@@ -87,6 +87,18 @@ def test_a_folder_whose_lock_cannot_be_had_is_a_503_and_used_once_it_can(tmp_pat
         assert (await one.upload(b"x")).status == 200
 
     play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("keep", "asked", "kept"), [(7200.0, 3600, 3600), (7200.0, 2_592_000, 7200), (0.0, 3600, 3600)])
+def test_no_file_is_kept_for_longer_than_the_server_keeps_them(tmp_path: Path, keep: float, asked: int, kept: int) -> None:
+    async def scenario(one: World) -> None:
+        said = {"anchor": "created_at", "seconds": asked}
+        file = (await one.upload(jsonl(line("a")), **{f"expires_after[{name}]": str(value) for name, value in said.items()})).json()
+        made = await one.post("/v1/batches", {**GOOD, "input_file_id": file["id"], "output_expires_after": said})
+        output = (await one.get(f"/v1/files/{(await one.ended(made.json()))['output_file_id']}")).json()
+        assert [it["expires_at"] - it["created_at"] for it in (file, output)] == [kept, kept]
+
+    play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", keep=keep))
 
 
 def test_lists_have_pages(tmp_path: Path) -> None:

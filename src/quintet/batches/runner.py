@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from quintet.batch import ENDED, NOTHING_USED, Batch, Fault, File, Purpose, Status
+from quintet.batch import ENDED, NOTHING_USED, Batch, Fault, File, Purpose, Status, kept_s
 from quintet.batches.desk import Desk
 from quintet.batches.folder import Draft, Folder
 from quintet.batches.lines import Answer, Line, undone, written
@@ -85,7 +85,7 @@ class Runner:
     Args:
         compute: what becomes of a line. The same line must give the same answer.
         now: Unix time in seconds.
-        keep: seconds for which files are kept that say nothing else, and batches are known that have ended; 0 = for ever.
+        keep: seconds for which files are kept that say nothing less, and batches are known that have ended; 0 = for ever.
         seed: of a line's number; drawn when the batch's file is read, and written down.
     """
 
@@ -309,7 +309,7 @@ class Runner:
         finally:
             await asyncio.to_thread(draft.drop)
         now = int(self._now())
-        keep = batch.asked.output_s or int(self._keep)
+        keep = kept_s(self._keep, batch.asked.output_s)
         return File(
             id_, batch.owner, f"{batch.id}_{what}.jsonl", Purpose.OUTPUT, draft.size, now, now + keep if keep else None, draft.lines
         )

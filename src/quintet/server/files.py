@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
-from quintet.batch import File, Purpose
+from quintet.batch import File, Purpose, kept_s
 from quintet.batches.folder import Draft
 from quintet.batches.store import Quota
 from quintet.dialects.batches import ANCHOR, SECONDS, Batches, expiry, files_page
@@ -121,8 +121,7 @@ class Files:
         if "purpose" not in fields:
             raise BadRequest("purpose", "is required", code="missing_required_parameter")
         shapes(call).purpose(fields.pop("purpose"))
-        now, keep = int(self._source.now()), int(self._kept.config.keep)
-        keep = _expiry(fields) or keep
+        now, keep = int(self._source.now()), kept_s(self._kept.config.keep, _expiry(fields))
         if not draft.size:
             raise BadRequest(FILE, "must not be empty")
         id_ = f"file-{self._source.token()}"
