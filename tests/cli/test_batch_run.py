@@ -62,6 +62,11 @@ def test_files_that_would_be_in_each_others_way_or_cannot_be_used_are_refused(
     assert sorted(here.iterdir()) == before
 
 
+def test_an_option_that_is_nothing_to_the_model_is_refused_as_a_server_does(command: Command) -> None:
+    said = "error: --kv-type is nothing to the toy model; leave it out.\n"
+    assert command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--toy", "--kv-type", "q8") == (1, "", said)
+
+
 def test_answers_and_refusals_go_where_they_were_wanted(here: Path, command: Command) -> None:
     code, out, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--errors", "wrong.jsonl", "--toy")
     assert (code, out) == (1, "") and err.startswith("1 lines answered, 1 refused, see wrong.jsonl; ")

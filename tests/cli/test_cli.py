@@ -123,6 +123,7 @@ Command = Callable[..., tuple[int, str, str]]
         (["show", "toy"], "error: the toy model has no file: there is nothing to fetch or to describe."),
         (["pull", "toy"], "error: the toy model has no file"),
         (["batch", "run", "none", "-o", "out", "--toy", "--model", "smollm2"], "error: --toy computes with the toy model alone"),
+        (["run", "toy", "x", "--kv-type", "q8"], "error: --kv-type is nothing to the toy model; leave it out."),
         (["run", "a", "b", "c"], "error: run takes a model and a prompt, got 3 arguments"),
         (["run", "none.gguf", "The sky is"], "error: cannot use none.gguf"),
         (["run", "x", "--temperature", "nan"], "error: --temperature must be from 0 to 2, got nan."),

@@ -390,6 +390,11 @@ def test_an_option_that_means_nothing_beside_the_others_is_refused(of: str, word
     assert command(of, *words) == (1, "", f"error: {said}\n")
 
 
+def test_so_it_is_where_there_is_no_server(command: Command) -> None:
+    for of in (("run", "toy", "x"), ("batch", "run", "none", "-o", "out")):
+        assert command(*of, "--no-pack-cache", "--pack-cache-size", "1GB")[2].endswith("size means nothing with --no-pack-cache.\n")
+
+
 def test_a_variable_that_means_nothing_is_named(command: Command) -> None:
     said = "QUINTET_LEDGER_KEEP: --ledger-keep means nothing without --ledger."
     assert command("serve", QUINTET_LEDGER_KEEP="9d") == (1, "", f"error: {said}\n")

@@ -246,11 +246,12 @@ def run(
     """
     from quintet.cli import drafts, engines, run
 
+    configuration.require_partners()
     model, prompt = run.model_and_prompt(list(words))
     packs = engines.pack_bytes(pack_cache, pack_cache_size)
     sizes = ctx_size, threads, engines.parse_size(kv_cache)
     engine = engines.EngineOptions(model, *sizes, offline, pack_bytes=packs, quantize=quantize, mmproj=mmproj)
-    engine = dataclasses.replace(engine, draft=drafts.of_one(draft), kv_type=kv_type)
+    engine = dataclasses.replace(engine, draft=drafts.of_one(draft), kv_type=kv_type, given=configuration.given())
     drawn = run.draw_seed() if seed is None else seed
     return run.run(engine, run.RunOptions(prompt, max_tokens, temperature, top_p, drawn, stop))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from quintet.cli import engines
+from quintet.cli import engines, vllm
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.early import INTERRUPTED
 from quintet.cli.interrupt import end_within, on_interrupt, unless
@@ -114,6 +114,7 @@ def run(engine: engines.EngineOptions, options: RunOptions) -> int:
     check(options)
     with ConsoleReport() as report:
         plan = engines.plan(engine, report)
+    vllm.require_use(engine.given, (plan,))
     return uvloop.run(_run(plan, options))
 
 
