@@ -41,6 +41,12 @@ def test_an_unknown_name_says_what_would_work_and_guesses_the_hub() -> None:
         store.resolve("user/repo", Notes())
 
 
+@pytest.mark.parametrize("url", ["http://x/y.gguf", "https://huggingface.co/user/repo", "HTTPS://x/y/"])
+def test_a_url_is_told_as_it_was_written_and_what_would_work(url: str) -> None:
+    with pytest.raises(ModelError, match=f"^'{url}' is a URL, which is not fetched: give smollm2, .*hf:user/repo"):
+        store.resolve(url, Notes())
+
+
 def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("QUINTET_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -10,6 +10,9 @@ from quintet.errors import ModelError, shorten
 from quintet.models import bundled
 from quintet.models.files import HUB, Report, StoredModel, expanded, file_errors, local_model
 
+_URLS = ("http://", "https://")
+_FORMS = f"{bundled.NAME}, a path to a .gguf file or a folder, or {HUB}user/repo[:QUANT]"
+
 
 def is_reference(text: str) -> bool:
     """Whether ``text`` is written as a model reference; decided by its form alone, never by what lies on the disk."""
@@ -43,13 +46,14 @@ def stored() -> list[StoredModel]:
 
 
 def _local(text: str) -> StoredModel:
+    if text.lower().startswith(_URLS):  # as a path it would lose a slash
+        raise ModelError(f"{shorten(text)} is a URL, which is not fetched: give {_FORMS}.")
     path = expanded(text)
     with file_errors(path):
         known = bool(text) and (is_reference(text) or path.exists())
     if not known:
         hint = f" Did you mean {HUB}{text}?" if text.count("/") == 1 and text[0] not in "./~" else ""
-        forms = f"{bundled.NAME}, a path to a .gguf file or a folder, or {HUB}user/repo[:QUANT]"
-        raise ModelError(f"unknown model {shorten(text)}: give {forms}.{hint}")
+        raise ModelError(f"unknown model {shorten(text)}: give {_FORMS}.{hint}")
     if path.name == "config.json" or path.suffix == ".safetensors":
         raise ModelError(f"{path} is one file of a model: give the folder that it is in.")
     return local_model(str(path), path)
