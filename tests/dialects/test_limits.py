@@ -77,7 +77,16 @@ def test_a_limit_that_a_key_does_not_have_is_in_no_header(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "left", "shown"), [(6000, 6000, ("100", "100")), (6000, 7, ("100", "7")), (30, 30, ("0.5", "1")), (90, 0, ("1", "0"))]
+    ("limit", "left", "shown"),
+    [
+        (6000, 6000, ("100", "100")),
+        (6000, 7, ("100", "7")),
+        (30, 30, ("0.5", "0.5")),
+        (40, 1, ("0.6667", "0.6667")),
+        (30, 0, ("0.5", "0")),
+        (90, 2, ("1", "1")),
+        (90, 0, ("1", "0")),
+    ],
 )
 def test_together_shows_a_minutes_limit_as_what_it_is_per_second(limit: int, left: int, shown: tuple[str, str]) -> None:
     told = dict(dialect("together").limits((Meter(Unit.REQUESTS, MINUTE, limit, left, 0.2),), False))

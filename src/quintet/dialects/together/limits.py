@@ -38,5 +38,7 @@ def worded(known: Fault, error: Exception) -> Fault:
 
 
 def _per_second(meter: Meter) -> tuple[tuple[str, str], tuple[str, str]]:
+    """What is left is never more than the limit, which may be less than one."""
     limit = meter.limit / meter.window
-    return ("limit", f"{limit:.4g}" if limit < 1 else str(int(limit))), ("remaining", f"{min(meter.remaining, max(1, int(limit)))}")
+    shown = f"{limit:.4g}" if limit < 1 else str(int(limit))
+    return ("limit", shown), ("remaining", str(meter.remaining) if meter.remaining < limit else shown)
