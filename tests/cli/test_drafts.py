@@ -56,6 +56,12 @@ def test_without_a_name_it_drafts_for_the_first_model_and_with_one_for_that(mode
     assert [plan.draft for plan in own.plans] == ["", "small"]
 
 
+def test_what_is_told_of_slots_knows_whether_tokens_may_be_drafted(models: Path) -> None:
+    """With a draft model or by lookup; the toy drafts nothing."""
+    assert [one.speculative for one in planned(models, "@small.gguf", "toy", given=()).models] == [True, False]
+    assert not planned(models, "@small.gguf", speculation=False).models[0].speculative
+
+
 def test_the_kv_cache_holds_as_many_tokens_of_both(models: Path) -> None:
     about, small = (describe.describe(open_model(models / f"{name}.gguf")) for name in ("tiny", "small"))
     kv = 100 * PAGE * (about.kv_per_token + small.kv_per_token) + 1

@@ -237,6 +237,13 @@ def test_a_catalogue_has_models_whose_context_is_known_whether_they_are_loaded_o
     assert registry.entries["cat"].status == (state.value if state else "unloaded")
 
 
+@pytest.mark.parametrize("speculative", [True, False])
+def test_slots_say_whether_tokens_may_be_drafted(speculative: bool) -> None:
+    made = Model("cat", ScriptedBackend, speculative=speculative)
+    slots = call(create_app(Registry([made], name_models([("cat",)])), ServerConfig()), method="GET", path="/slots").json()
+    assert {slot["speculative"] for slot in slots} == {speculative}
+
+
 def test_a_model_that_cannot_be_loaded_is_a_500_whose_reason_with_its_paths_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     broken = ScriptedBackend(state=State.DEAD, failure=ModelError("/srv/secret/cat.gguf: truncated."))
     with caplog.at_level("INFO", "quintet"):

@@ -149,6 +149,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
             moderation=roles.get(first),
             loras=room,
             context=one.context if one.vllm is None or one.vllm.context else None,  # vLLM makes more of a model's configuration
+            speculative=one.kind == "native" and one.config.speculation,
             settings=_settings(one),
         )
         for first, (one, room) in zip(named, rooms, strict=True)

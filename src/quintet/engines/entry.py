@@ -39,6 +39,7 @@ class Model:
         moderation: how it is asked whether a text is safe; ``None`` = it is not.
         loras: its room for LoRA adapters; ``None`` = it takes none.
         context: most tokens of prompt and completion; ``None`` = that is known once it is loaded.
+        speculative: tokens may be drafted for it.
         settings: a digest of what the server was told that changes answers, though the engine knows nothing of it; empty = nothing.
     """
 
@@ -53,6 +54,7 @@ class Model:
     moderation: Format | None = None
     loras: Room | None = None
     context: int | None = None
+    speculative: bool = False
     settings: str = ""
 
 

@@ -133,7 +133,7 @@ class Properties:
         with served.entry.held():
             about = (await self._models.ready(call, served.entry)).capabilities
             running = served.entry.health().running
-        facts, count = {"n_ctx": about.context, "speculative": False}, max(about.max_sequences, running)
+        facts, count = {"n_ctx": about.context, "speculative": served.entry.model.speculative}, max(about.max_sequences, running)
         await call.http.start(200, "application/json")
         for first in range(0, count, _SLOTS):
             numbers = range(first, min(first + _SLOTS, count))
