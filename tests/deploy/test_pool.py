@@ -24,7 +24,7 @@ from quintet.backends.native.front.restarts import Records
 from quintet.cli.loading import ready
 from quintet.deploy.pool import Pool
 from quintet.deploy.routing import Router
-from quintet.deploy.scaling import Sizing
+from quintet.deploy.scaling import Scaler, Sizing
 from quintet.errors import EngineFailed, Loading
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.capabilities import Capabilities
@@ -240,6 +240,10 @@ def test_of_a_replica_with_larger_pages_as_much_is_known_as_it_holds(monkeypatch
 class Gone(Engine):
     """It died many times in a row, and is tried on."""
 
+    @property
+    def state(self) -> State:
+        return State.DEAD
+
     def health(self) -> Health:
         return replace(super().health(), state=State.DEAD)
 
@@ -266,6 +270,37 @@ def test_a_dead_replica_does_not_keep_others_from_being_added() -> None:
             streams = [asyncio.create_task(collect(some, spec(f"{number}", 600, number))) for number in range(60)]
             await until(lambda: len(some.replicas) == 3)
             assert {(await task)[-1].finish for task in streams} == {Finish.LENGTH}
+
+    asyncio.run(scenario())
+
+
+def test_of_a_dead_replica_and_one_that_works_the_dead_one_is_let_go() -> None:
+    async def scenario() -> None:
+        hosts = Hosts()
+        async with pool(hosts, Sizing(2, 2)) as some:
+            some.replicas[0].engine.__class__ = Gone
+            some._scaler = Scaler(Sizing(1, 2, down_after=0.0), CONFIG.running_limit)
+            await until(lambda: len(some.replicas) == 1)
+            assert some.health().state is State.READY
+            assert (await collect(some, spec()))[-1].finish is Finish.LENGTH
+
+    asyncio.run(scenario())
+
+
+def test_health_is_that_of_replicas_that_take_requests_and_not_of_one_that_leaves() -> None:
+    async def scenario() -> None:
+        async with pool(Hosts(), Sizing(2, 2)) as some:
+            left = asyncio.create_task(collect(some, spec("long", 3000)))
+            await until(lambda: some.health().running == 1)
+            one, other = sorted(some.replicas, key=lambda replica: -replica.engine.live)
+            one.leaving = True
+            assert some.health().state is State.READY
+            other.engine.__class__ = Gone
+            with pytest.raises(Loading):
+                some.require_room(1)
+            assert some.health().state is State.DEAD
+            assert some.health().running == 1
+            assert (await left)[-1].finish is Finish.LENGTH
 
     asyncio.run(scenario())
 

@@ -146,7 +146,7 @@ class Pool:
     def health(self) -> Health:
         """See ``Backend``."""
         seen = [one.engine.health() for one in self._replicas]
-        best = min(seen, key=lambda health: _rank(health.state))
+        best = seen[self._replicas.index(self._best)]  # of one that takes new requests, else nobody would know that they are refused
         return replace(
             reduce(Health.adding, (one for one in seen if one is not best), best.adding(self._past)),
             state=State.CLOSED if self._closed else State.DRAINING if self._draining else best.state,
@@ -254,8 +254,9 @@ class Pool:
             self._add()
 
     def _dismiss(self) -> None:
-        """Let the one go that has least to do; what it does is finished."""
-        one = min((one for one in self._replicas if not one.leaving), key=lambda one: (one.engine.live, -one.number))
+        """Let the one go that is not ready, or else has least to do; what it does is finished."""
+        staying = [one for one in self._replicas if not one.leaving]
+        one = min(staying, key=lambda one: (one.state is State.READY, one.engine.live, -one.number))
         _log.warning("replica %d is not needed any more", one.number)
         one.leaving = True
         self._router.forget(one.number)
