@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import sys
@@ -285,6 +286,21 @@ def test_of_a_dead_replica_and_one_that_works_the_dead_one_is_let_go() -> None:
             assert (await collect(some, spec()))[-1].finish is Finish.LENGTH
 
     asyncio.run(scenario())
+
+
+def test_one_that_cannot_be_started_and_is_not_needed_any_more_is_not_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        hosts = Hosts()
+        async with pool(hosts, Sizing(1, 2)) as some:
+            hosts.lost, some._again = True, math.inf
+            some._add()
+            await until(lambda: some.replicas[1].engine.failure is not None)
+            some.replicas[1].leaving, some._again = True, 0.0  # as where it failed since it was let go
+            some._tend()
+            assert [one.number for one in some.replicas] == [0]
+
+    asyncio.run(scenario())
+    assert "cannot be" not in caplog.text
 
 
 def test_health_is_that_of_replicas_that_take_requests_and_not_of_one_that_leaves() -> None:

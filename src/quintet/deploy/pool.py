@@ -222,7 +222,7 @@ class Pool:
             self._router.forget(one.number)
         if health.state is not State.READY and one.lost:
             self._move(one)
-        if health.state is State.DEAD and one.engine.failure is not None:
+        if health.state is State.DEAD and one.engine.failure is not None and not one.leaving:
             self._replace(one)
         elif health.state is State.READY and not one.leaving:
             self._pages = health.pages.total * health.pages.size // PAGE  # vLLM's are larger than those that digests are of
