@@ -102,9 +102,17 @@ class Guides:
         return grammar in self._kept
 
     def start(self, grammars: Sequence[str], then: Callable[[bool], None]) -> None:
-        """Compile in the background; ``then`` is called from there, with whether all could be; some may be dropped again."""
+        """Compile in the background; ``then`` is called from there, with whether all could be; some may be dropped again.
+
+        Raises:
+            RuntimeError: there is no thread to be had; ``then`` is not called.
+        """
         self._pool = self._pool or ThreadPoolExecutor(1, "quintet-guides")
-        self._pool.submit(self._compile, grammars, then)
+        try:
+            self._pool.submit(self._compile, grammars, then)
+        except RuntimeError:
+            self._pool = None  # it keeps what it was given, for a thread to come
+            raise
 
     def restart(self) -> None:
         """Leave what is being compiled to itself, for it cannot be stopped."""

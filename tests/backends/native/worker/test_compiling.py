@@ -15,7 +15,7 @@ from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.watchdog import STALL_S
 from quintet.backends.native.worker import worker
-from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, TOO_SLOW
+from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, NO_THREAD, TOO_SLOW
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig
 from quintet.events import Blame, Finish, TokenEvent
@@ -122,6 +122,41 @@ def test_a_compile_that_does_not_end_ends_its_request_in_time_and_no_other(monke
             assert text(await behind) == b"quick"
             compiler.go.set()  # it ends after all, and nobody is surprised
             assert text(await answer(engine, SLOW)) == b"slow"
+            assert engine.live == 0
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("C08")
+def test_a_guide_that_no_thread_can_be_had_for_is_for_its_client_to_send_again_and_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, tries = threading.Thread.start, 0
+
+    def refuse(thread: threading.Thread) -> None:
+        nonlocal tries
+        if thread.name.startswith("quintet-guides"):
+            tries += 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def go() -> None:
+        async with running(Clock()) as engine, asyncio.timeout(120):
+            with monkeypatch.context() as patch:
+                patch.setattr(threading.Thread, "start", refuse)
+                guided = [answer(engine, QUICK), answer(engine, Guide(GuideKind.REGEX, "other", "grammar"))]
+                *ends, plain = await asyncio.gather(*guided, answer(engine, None))
+                told = [(end.finish, end.error, end.blame) for (end,) in ends]
+                assert (told, tries) == ([(Finish.ERROR, NO_THREAD, Blame.LOAD)] * 2, 2)
+                assert text(plain)
+            made = set[str]()
+            compile_ = Guides._compiled
+
+            def compiled(guides: Guides, grammar: str) -> Any:
+                made.add(grammar)
+                return compile_(guides, grammar)
+
+            monkeypatch.setattr(Guides, "_compiled", compiled)
+            assert text(await answer(engine, QUICK)) == b"quick", "when there are threads again"
+            assert len(made) == 1, "and what was refused is not compiled for nobody"
             assert engine.live == 0
 
     asyncio.run(go())

@@ -18,6 +18,7 @@ COMPILE_S = 20.0
 
 TOO_SLOW = "The guide took too long to compile; simplify it, or try again when the server is less busy."
 BROKEN = "The guide could not be compiled for this model."
+NO_THREAD = "The server can start no thread for the guide now; try again later."
 
 
 class Compiles(Protocol):
@@ -43,6 +44,7 @@ class _Waiting:
         aborts: sequences that were called off meanwhile.
         ended: all of it was; it is here only because its guides are still being compiled.
         well: each of its guides could be compiled. One that was dropped since, for want of room, is compiled again when it is followed.
+        begun: there was a thread for them.
     """
 
     submit: Submit
@@ -50,6 +52,7 @@ class _Waiting:
     aborts: list[int] = field(default_factory=list)
     ended: bool = False
     well: bool = False
+    begun: bool = True
 
 
 class Compiling:
@@ -57,7 +60,7 @@ class Compiling:
 
     Args:
         clock: seconds, monotonic.
-        then: called in another thread with a request whose guides are done; tell ``end``.
+        then: called in any thread with a request whose guides are done, or cannot be begun; tell ``end``.
     """
 
     def __init__(self, guides: Compiles, clock: Callable[[], float], then: Callable[[int], None]) -> None:
@@ -109,6 +112,8 @@ class Compiling:
         self._next()
         if waiting.ended:
             return None, [], {}
+        if not waiting.begun:
+            return None, [], _end(waiting.submit, Finish.ERROR, NO_THREAD, Blame.LOAD)
         if not waiting.well:
             return None, [], _end(waiting.submit, Finish.ERROR, BROKEN)
         return waiting.submit, waiting.aborts, {}
@@ -142,7 +147,11 @@ class Compiling:
             waiting.well = well
             self._then(request_id)
 
-        self._guides.start(waiting.grammars, done)
+        try:
+            self._guides.start(waiting.grammars, done)
+        except RuntimeError:  # "can't start new thread": there is no memory for it, or as many run as may
+            waiting.begun = False
+            self._then(request_id)
 
 
 def _end(submit: Submit, finish: Finish, error: str = "", blame: Blame = Blame.SERVER) -> Events:
