@@ -301,6 +301,32 @@ def test_a_disk_that_does_not_answer_counts_as_full_after_a_while(
     assert {name: row.state for name, row in by_id(file).items()} == ({"a": State.COMPLETED, "b": State.COMPLETED} if serve else {})
 
 
+@pytest.mark.fault("D06")
+def test_only_the_first_waits_for_a_disk_that_does_not_answer(tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes after it hears at once, until the disk has answered."""
+    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(module, "NOTE_S", 0.01)
+    file = tmp_path / "ledger.db"
+
+    async def scenario(ledger: Ledger) -> None:
+        disk.open.clear()
+        with pytest.raises(Overloaded):
+            await opened(ledger, "first")
+        monkeypatch.setattr(module, "PATIENCE_S", 1e9)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                for name in ("second", "third"):
+                    with pytest.raises(Overloaded):
+                        await opened(ledger, name)
+        finally:
+            disk.open.set()
+        await until(lambda: not ledger.spooled)
+        (await opened(ledger, "after")).close(State.COMPLETED, "stop", 200, None)
+
+    run(scenario, file)
+    assert by_id(file).keys() == {"after"}
+
+
 def test_a_request_whose_client_leaves_while_its_row_is_written_has_none(tmp_path: Path, disk: Disk) -> None:
     file = tmp_path / "ledger.db"
 

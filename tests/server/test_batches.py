@@ -74,6 +74,23 @@ def test_pages_of_other_sites_may_not_cancel(tmp_path: Path) -> None:
     play(tmp_path, scenario, cors_origins=("https://good.example",))
 
 
+@pytest.mark.fault("J03")
+def test_no_line_tells_of_tokens_that_came_out_of_a_cache(tmp_path: Path) -> None:
+    """Computed again after a kill it may find others there, and has the same bytes."""
+    prompt = {"prompt": "the same words " * 20}
+
+    async def scenario(one: World) -> None:
+        usages = [(await one.post("/v1/completions", {**prompt, "max_tokens": 3})).json()["usage"] for _ in range(2)]
+        cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+        assert not cached[0] and cached[1], "else this shows nothing"
+        batch = await one.ended(await one.begin(line("a", **prompt), line("b", **prompt)))
+        answers = await one.lines(batch["output_file_id"])
+        told = [answer["response"]["body"]["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
+        assert told == [0, 0]
+
+    play(tmp_path, scenario)
+
+
 @pytest.mark.fault("J05")
 def test_a_folder_whose_lock_cannot_be_had_is_a_503_and_used_once_it_can(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:

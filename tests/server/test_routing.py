@@ -132,6 +132,7 @@ def test_what_only_looks_like_a_prefix_is_not_found(path: str) -> None:
     assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
 
 
+@pytest.mark.fault("A28")
 @pytest.mark.parametrize("base", [*BARE, *(base for base, _ in BASES)])
 @pytest.mark.parametrize("path", ["/models/", "/files/", "/batches/", "/v2/"])
 def test_nothing_is_beneath_a_slash_that_ends_a_path(base: str, path: str) -> None:

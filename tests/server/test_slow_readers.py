@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -9,12 +10,17 @@ import threading
 import time
 
 import pytest
+import uvicorn
 from tests.server.live import serving
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
+from tests.server.test_connections import GET, Wire, echo
+from uvicorn.server import ServerState
 
 from quintet.config import ServerConfig
 from quintet.listen import protocol
+from quintet.listen.crowd import Crowd
+from quintet.server.asgi import Receive, Scope, Send
 
 HELD = 256 * 1024
 """Most bytes of an answer, here and in the system, that wait for a client; what it has received itself comes on top."""
@@ -101,3 +107,33 @@ def test_heads_that_drip_are_ended_and_others_are_served_meanwhile(monkeypatch: 
             time.sleep(0.05)
         for each in slow:
             each.close()
+
+
+@pytest.mark.fault("B23", "E04")
+def test_not_one_request_is_begun_while_the_answer_before_it_waits_for_its_client() -> None:
+    """Its work would be done, though what comes of it cannot be written either."""
+    begun = list[str]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.append(scope["path"])
+        await echo(scope, receive, send)
+
+    async def go() -> None:
+        wire = Wire()
+        one = protocol.Protocol(uvicorn.Config(app, http=protocol.Protocol, log_config=None), ServerState(), {}, Crowd(1, time.monotonic))
+        one.connection_made(wire)
+        one.data_received(GET)
+        while b"]" not in wire.got:
+            await asyncio.sleep(0)
+        one.pause_writing()
+        one.data_received(GET * 2)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        meanwhile = len(begun)
+        one.resume_writing()
+        while wire.got.count(b"]") < 3:
+            await asyncio.sleep(0)
+        one.connection_lost(None)
+        assert (meanwhile, len(begun)) == (1, 3)
+
+    asyncio.run(asyncio.wait_for(go(), PATIENCE_S))
