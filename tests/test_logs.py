@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import logging
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +67,36 @@ def test_nobody_waits_for_a_reader_and_what_is_lost_is_counted_where_reading_beg
     assert kept == [f"{number} {text}" for number in range(len(kept))]  # the first ones, each whole
     assert len(kept) > MOST_KEPT
     assert int(told.split()[0]) + len(kept) >= count  # and as many of "more" as came before there was room
+
+
+@pytest.mark.fault("D08")
+def test_on_a_full_disk_lines_are_kept_then_counted_and_each_that_is_written_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk takes the first half of a line and then no more, as it does where that fills its last block."""
+    room, write = 5, os.write
+
+    def limited(fd: int, data: bytes) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = write(fd, data[:room])
+        room -= taken
+        return taken
+
+    count = MOST_KEPT + 7
+    file = tmp_path / "log"
+    with file.open("wb") as opened:
+        monkeypatch.setattr(os, "write", limited)
+        lines = Lines(opened.fileno())
+        for number in range(count):
+            lines.write(f"line {number}\n")
+        assert (file.read_bytes(), lines.dropped) == (b"line ", 7)
+        room = 1 << 20
+        lines.write("after\n")
+    *kept, told = file.read_text().splitlines()
+    assert kept == [f"line {number}" for number in range(MOST_KEPT)]
+    assert told == "8 lines of the log were dropped: there was no room for them"
 
 
 def test_a_line_longer_than_a_pipe_takes_at_once_is_written_whole_when_there_is_room() -> None:

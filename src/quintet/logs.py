@@ -6,6 +6,7 @@ A process that writes its log the ordinary way stands still when the pipe to who
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 
 MOST_KEPT = 4096
-"""Lines that wait for a reader. A pipe holds some 400 more."""
+"""Lines that wait for a reader, or for room on a disk. A pipe holds some 400 more."""
 
 _AT_ONCE = select.PIPE_BUF
 """Bytes that a stream which takes any takes whole, without waiting (POSIX, ``write``)."""
@@ -56,10 +57,8 @@ class Lines:
                 self._kept.append(text.encode("utf-8", "backslashreplace"))
             else:
                 self.dropped += 1
-            try:
+            with contextlib.suppress(OSError):  # a full disk, which may have taken half a line; or nobody will ever read it
                 self._flush()
-            except OSError:  # closed, or a full disk
-                self._kept.clear()
 
     def _flush(self) -> None:
         while self._kept:
@@ -71,7 +70,7 @@ class Lines:
             if taken == len(line):
                 self._kept.popleft()
             if not self._kept and self.dropped:
-                self._kept.append(b"%d lines of the log were dropped: nobody read them\n" % self.dropped)
+                self._kept.append(b"%d lines of the log were dropped: there was no room for them\n" % self.dropped)
                 self.dropped = 0
 
     def _takes(self) -> bool:
