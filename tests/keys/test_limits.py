@@ -260,6 +260,28 @@ def test_a_changed_limit_counts_at_once_and_what_was_used_stays_used() -> None:
     assert left(limiter, replace(alice, limits=Limits())) == []
 
 
+def test_what_drained_before_a_limit_was_changed_did_so_at_the_rate_of_then() -> None:
+    clock = Clock()
+    limiter, alice = made(clock), key(tokens_per_minute=60)
+    limiter.open(alice).settle(60)
+    clock.now += MINUTE / 2
+    lower = replace(alice, limits=Limits(tokens_per_minute=40))
+    assert left(limiter, lower) == [10], "30 of the 60 were back, and not 20"
+    assert left(limiter, alice) == [30]
+
+
+@pytest.mark.fault("F08")
+def test_tokens_are_counted_once_however_often_they_are_settled() -> None:
+    """When the end is handed over, when the work is over, and for an error that is told after that."""
+    limiter, alice = made(), key(budget=100)
+    with limiter.open(alice) as lease:
+        lease.reserve(50)
+        for tokens, rest in ((7, 93), (7, 93), (9, 91), (9, 91), (9, 91)):
+            lease.settle(tokens)
+            assert left(limiter, alice) == [rest]
+    assert left(limiter, alice) == [91]
+
+
 @pytest.mark.fault("D09")
 def test_a_jump_of_the_wall_clock_moves_no_window() -> None:
     clock, wall = Clock(), Clock(5e9)
