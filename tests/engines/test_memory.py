@@ -84,6 +84,24 @@ def test_a_model_that_only_works_for_nobody_makes_room_for_who_waits_after_what_
     run(test)
 
 
+@pytest.mark.fault("D13")
+def test_who_asks_for_a_model_in_the_step_in_which_it_begins_to_make_room_does_not_hold_that_up() -> None:
+    """The unloading waited for the request, as for work on the model, and the request for the unloading; then both models were refused."""
+
+    async def test() -> None:
+        a, b, rooms = Shop(), Shop(), iter((10_000_000, 60_000, 10_000_000))
+        models = registry({"a": a, "b": b}, weights=500_000, free=lambda: next(rooms))
+        await asked(models, "a")
+        other = asyncio.create_task(asked(models, "b"))
+        await asyncio.sleep(0)  # it has asked for the load, whose first step is the next
+        same = asyncio.create_task(asked(models, "a"))
+        assert await other is b.made[0]
+        assert await same is a.made[1]
+        await models.close()
+
+    run(test)
+
+
 def test_weights_that_are_mapped_need_no_room_but_what_is_idle_makes_some() -> None:
     async def test() -> None:
         room = 1_200_000  # what is mapped is told as free, whoever uses it

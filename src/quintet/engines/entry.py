@@ -134,7 +134,7 @@ class Entry:
 
     @contextlib.contextmanager
     def given(self) -> Iterator[None]:
-        """As long as the engine has all that a request, which holds it, will ask of it; its ``live`` tells when that has ended."""
+        """As long as a request, which holds it, asks nothing more of this engine, whose ``live`` tells when what it has asked has ended."""
         self._given += 1
         try:
             yield

@@ -139,7 +139,8 @@ class Registry:
         if entry.phase is Phase.UNLOADING:
             freeing = None if entry.put_away else self._changes.get(entry.name)
             if freeing is not None:  # it was idle: who comes now has it loaded again, as who comes a moment later
-                await asyncio.wait((freeing,), timeout=self._patience)
+                with entry.given():  # or else the freeing would wait for this request too
+                    await asyncio.wait((freeing,), timeout=self._patience)
             if freeing is None or not freeing.done():
                 raise _later(entry, f"The model {entry.name} is being unloaded; try again later.")
             return await self.ready(entry, background=background)
