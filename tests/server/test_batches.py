@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -116,6 +119,28 @@ def test_no_file_is_kept_for_longer_than_the_server_keeps_them(tmp_path: Path, k
         assert [it["expires_at"] - it["created_at"] for it in (file, output)] == [kept, kept]
 
     play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", keep=keep))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.fault("J05")
+@pytest.mark.parametrize(("name", "number"), [("fcntl.flock", errno.ENOLCK), ("quintet.batches.folder.Folder._identity", errno.EIO)])
+def test_what_could_not_be_opened_is_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
+    """Each try left a descriptor, or a lock that every later one took for another server's."""
+
+    async def scenario(one: World) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        def mine() -> int:
+            return sum(link.resolve().is_relative_to(tmp_path) for link in [*Path("/proc/self/fd").iterdir()])
+
+        with monkeypatch.context() as broken:
+            broken.setattr(name, fail)
+            assert [(await one.get("/v1/files")).status for _ in range(3)] == [503] * 3
+            assert mine() == 0
+        assert (await one.get("/v1/files")).status == 200
+
+    play(tmp_path, scenario)
 
 
 def test_lists_have_pages(tmp_path: Path) -> None:

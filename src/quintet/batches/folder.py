@@ -63,15 +63,23 @@ class Folder:
         return self._files / id_
 
     def take(self) -> bool:
-        """Have the batches to oneself, until ``leave`` or the process's end, whatever that is; False if another process has them."""
+        """Have the batches to oneself, until ``leave`` or the process's end, whatever that is; False if another process has them.
+
+        Raises:
+            BatchFolderError: it cannot be locked.
+        """
         if self._lock is not None:
             return True
-        fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
+        fd = -1
         try:
+            fd = os.open(self.path / "lock", os.O_CREAT | os.O_RDWR, 0o600)
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return False
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            if isinstance(error, BlockingIOError):
+                return False
+            raise BatchFolderError(f"The folder of batches {self.path} cannot be locked: {error.strerror}.") from None
         self._lock = fd
         return True
 
@@ -82,8 +90,15 @@ class Folder:
             self._lock = None
 
     def remember(self) -> None:
-        """What is there now is what is used from here on; see ``lost``."""
-        self._opened = self._identity()
+        """What is there now is what is used from here on; see ``lost``.
+
+        Raises:
+            BatchFolderError: it does not tell what it is.
+        """
+        try:
+            self._opened = self._identity()
+        except OSError as error:
+            raise BatchFolderError(f"The folder of batches {self.path}: {error.strerror}.") from None
 
     def lost(self) -> bool:
         """What was opened is not at its place any more: nobody would find what is written to it, and no new file can be made beside it."""

@@ -85,7 +85,7 @@ class Kept:
         if self._folder is None:
             try:
                 self._open()
-            except (BatchFolderError, OSError) as error:  # OSError: of the lock, or of a disk that is broken
+            except BatchFolderError as error:
                 _log.error("batches: %s", error)
                 raise Overloaded("The server cannot keep files now; its log says why.", _RETRY_AFTER_S) from None
         assert self._folder is not None
@@ -112,14 +112,14 @@ class Kept:
         folder = Folder(config.folder)
         if not folder.take() and not config.waits:
             raise in_use(config.folder)
-        try:
-            self._desk = Desk(folder)
-        except BatchFolderError:
-            folder.leave()
-            raise
-        folder.remember()
-        self._folder = folder
-        self._runner = Runner(folder, self._desk, self._compute, self._now, limits=self._limits, keep=config.keep)
+        with contextlib.ExitStack() as undo:  # or the next try would find the lock taken
+            undo.callback(folder.leave)
+            desk = Desk(folder)
+            undo.callback(desk.close)
+            folder.remember()
+            undo.pop_all()
+        self._folder, self._desk = folder, desk
+        self._runner = Runner(folder, desk, self._compute, self._now, limits=self._limits, keep=config.keep)
         self._running = asyncio.create_task(self._runner.run())
         self._running.add_done_callback(_told)
 
