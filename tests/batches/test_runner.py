@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
 import sqlite3
@@ -364,6 +365,24 @@ def test_two_processes_never_compute_the_same_folder(world: World) -> None:
             other.leave()
             await world.until(Status.COMPLETED)
             assert not other.take()
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("J05")
+def test_who_waits_for_the_folder_waits_on_where_its_lock_cannot_be_had_for_a_while(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go() -> None:
+        await world.put(1)
+        lock, fails = fcntl.flock, iter([OSError(errno.ENOLCK, "No locks available")])
+
+        def flock(fd: int, how: int) -> None:
+            for error in fails:
+                raise error
+            lock(fd, how)
+
+        monkeypatch.setattr("fcntl.flock", flock)
+        async with world.running(plain):
+            await world.until(Status.COMPLETED)
 
     asyncio.run(go())
 

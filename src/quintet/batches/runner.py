@@ -16,7 +16,7 @@ from pathlib import Path
 
 from quintet.batch import ENDED, NOTHING_USED, Batch, Fault, File, Purpose, Status, kept_s
 from quintet.batches.desk import Desk
-from quintet.batches.folder import Draft, Folder
+from quintet.batches.folder import BatchFolderError, Draft, Folder
 from quintet.batches.lines import Answer, Line, undone, written
 from quintet.batches.store import Store
 from quintet.batches.validation import Found, Limits, body_of, draw_seed, validate
@@ -116,7 +116,7 @@ class Runner:
     async def run(self) -> None:
         """Compute whatever there is, until cancelled. As long as another process has the folder, wait."""
         try:
-            while not self._folder.take():
+            while not self._taken():
                 await asyncio.sleep(POLL_S)
             tidied = -math.inf
             while True:
@@ -131,6 +131,13 @@ class Runner:
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             self._folder.leave()
+
+    def _taken(self) -> bool:
+        try:
+            return self._folder.take()
+        except BatchFolderError as error:  # no descriptor, say: that passes
+            _log.error("batches: %s", error)
+            return False
 
     async def _or_told(self, work: Awaitable[None]) -> None:
         """What fails now is tried again the next time, and nothing else waits for it."""
