@@ -1,0 +1,136 @@
+"""The folder of files and batches: locked, lost, of another server, on a disk that hangs or fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.server.kept import GOOD, World, line, play
+
+from quintet.batches import runner
+from quintet.batches.folder import Folder
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "POLL_S", 0.02)
+    monkeypatch.setattr(runner, "RETRY_S", 0.02)
+
+
+@pytest.mark.fault("J05")
+def test_a_folder_whose_lock_cannot_be_had_is_a_503_and_used_once_it_can(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        lock = one.folder / "lock"
+        lock.mkdir(parents=True)
+        one.folder.chmod(0o700)
+        for refused in (await one.upload(b"x"), await one.get("/v1/files")):
+            assert refused.status == 503, refused.body
+            assert refused.header("retry-after")
+        lock.rmdir()
+        assert (await one.upload(b"x")).status == 200
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.fault("J05")
+@pytest.mark.parametrize(("name", "number"), [("fcntl.flock", errno.ENOLCK), ("quintet.batches.folder.Folder._identity", errno.EIO)])
+def test_what_could_not_be_opened_is_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int) -> None:
+    """Each try left a descriptor, or a lock that every later one took for another server's."""
+
+    async def scenario(one: World) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        def mine() -> int:
+            return sum(link.resolve().is_relative_to(tmp_path) for link in [*Path("/proc/self/fd").iterdir()])
+
+        with monkeypatch.context() as broken:
+            broken.setattr(name, fail)
+            assert [(await one.get("/v1/files")).status for _ in range(3)] == [503] * 3
+            assert mine() == 0
+        assert (await one.get("/v1/files")).status == 200
+
+    play(tmp_path, scenario)
+
+
+def test_a_folder_that_another_server_has_is_not_touched(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        other = Folder(one.folder)
+        assert other.take()
+        assert (await one.get("/v1/files")).status == 503
+        other.leave()
+        assert (await one.get("/v1/files")).status == 200
+
+    play(tmp_path, scenario)
+
+
+def move_away(folder: Path) -> None:
+    folder.rename(folder.with_name("elsewhere"))
+
+
+@pytest.mark.parametrize("lose", [shutil.rmtree, move_away, lambda folder: (folder / "batches.sqlite").unlink()])
+def test_a_folder_that_is_deleted_or_moved_away_under_a_server_is_begun_anew(
+    tmp_path: Path, lose: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(one: World) -> None:
+        lost = await one.begin(*(line(f"{number}", max_tokens=500) for number in range(100)))
+        lose(one.folder)
+        assert (await one.post("/v1/batches", {**GOOD, "input_file_id": lost["input_file_id"]})).status == 503, "nothing is taken on"
+        async with asyncio.timeout(10):
+            while (await one.get("/v1/files")).status == 503:
+                await asyncio.sleep(0.01)
+        assert (await one.get(f"/v1/batches/{lost['id']}")).status == 404
+        assert (await one.ended(await one.begin(line("a"))))["request_counts"]["completed"] == 1
+
+    play(tmp_path, scenario)
+    assert "kept was deleted or replaced while it was open" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_of_a_folder_whose_files_are_deleted_under_a_server_the_rest_stays(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        done = await one.ended(await one.begin(line("a")))
+        shutil.rmtree(one.folder / "files")
+        async with asyncio.timeout(10):
+            while (await one.upload(b"x")).status == 503:
+                await asyncio.sleep(0.01)
+        assert (await one.get(f"/v1/batches/{done['id']}")).json() == done
+        assert (await one.get(f"/v1/files/{done['output_file_id']}/content")).status == 404
+
+    play(tmp_path, scenario)
+
+
+def test_a_disk_that_hangs_holds_up_no_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(one: World) -> None:
+        assert (await one.get("/v1/files")).status == 200
+        hangs, answers = threading.Event(), threading.Event()
+
+        def lost(_: Folder) -> bool:
+            hangs.set()
+            return not answers.wait(60)
+
+        monkeypatch.setattr(Folder, "lost", lost)
+        listed = asyncio.create_task(one.get("/v1/files"))
+        assert await asyncio.to_thread(hangs.wait, 60)
+        assert (await one.post("/v1/completions", {"prompt": "x", "max_tokens": 1})).status == 200
+        assert not listed.done()
+        answers.set()
+        assert (await listed).status == 200
+
+    play(tmp_path, scenario)
+
+
+def test_a_folder_that_cannot_be_reached_keeps_no_completion_from_being_answered(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        assert (await one.post("/v1/completions", {"prompt": "x", "max_tokens": 1})).status == 200
+        assert (await one.get("/v1/files")).status == 503
+
+    play(tmp_path / ("n" * 300), scenario)  # a look at such a name fails as one without permission does, but for root too
