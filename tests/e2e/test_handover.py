@@ -147,6 +147,20 @@ def test_a_new_process_that_does_not_come_up_changes_nothing(tmp_path: Path) -> 
         assert one.process.poll() is None
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_ends_though_the_new_process_stands_still(number: signal.Signals) -> None:
+    with served("--toy") as one:
+        one.process.send_signal(signal.SIGUSR2)
+        assert one.process.stderr
+        said = None
+        while said is None:
+            said = re.search(r"hand-over: process (\d+) is started", one.process.stderr.readline())
+        os.kill(int(said[1]), signal.SIGSTOP)
+        one.process.send_signal(number)
+        assert one.process.wait(PATIENCE_S) == 0
+        assert _state(int(said[1])) in "ZX"
+
+
 @pytest.mark.fault("D16")
 def test_a_unix_socket_and_the_admin_listener_are_handed_over_too_and_the_file_goes_with_the_last(tmp_path: Path) -> None:
     path = tmp_path / "q.sock"

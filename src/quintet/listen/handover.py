@@ -24,6 +24,10 @@ from collections.abc import Sequence
 
 from quintet.listen.sockets import FIRST, READY, Listener
 
+GIVE_UP_S = 1.0
+"""A process that serves nobody yet, and is not needed, may take so long to end by itself."""
+
+_POLL_S = 0.02
 _SHELL = ("/bin/sh", "-c", 'export LISTEN_PID=$$; exec "$0" "$@"')
 """Tells the new process its own number, which is that of the shell before it."""
 
@@ -73,11 +77,22 @@ class Successor:
             os.close(self._ready)
 
     async def give_up(self) -> None:
-        """End it, if it is there, and wait until it is gone."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGTERM)
-        with contextlib.suppress(ChildProcessError):
-            await asyncio.to_thread(os.waitpid, self.pid, 0)
+        """End it, if it is there, and wait until it is gone; by force where it stands still, for whoever ends this process waits too."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+            if await self._is_gone():
+                break
+
+    async def _is_gone(self) -> bool:
+        """In time, or not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GIVE_UP_S):
+                with contextlib.suppress(ChildProcessError):
+                    while os.waitpid(self.pid, os.WNOHANG) == (0, 0):
+                        await asyncio.sleep(_POLL_S)
+            return True
+        return False
 
 
 def announce(ready: int) -> None:
