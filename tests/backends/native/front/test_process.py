@@ -14,6 +14,7 @@ import pytest
 import uvloop
 
 from quintet.backends.native.front import connection
+from quintet.backends.native.front.connection import Process
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.front.spawn import Ahead
 from quintet.backends.native.wire import codec
@@ -83,6 +84,34 @@ os.kill(os.getpid(), signal.SIGKILL)
             await asyncio.sleep(0.05)
             assert link.heard[:-1] == [Started((each,)) for each in range(1000)]
             assert isinstance(link.heard[-1], Died)
+
+    run(scenario())
+
+
+class Dying:
+    """A process whose exit code is told a little later than its last socket is closed, as the kernel may do."""
+
+    def __init__(self, process: Process) -> None:
+        self._process, self._looks = process, 0
+        self.pid = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    def poll(self) -> int | None:
+        self._looks += 1
+        return None if self._looks <= 2 else self._process.poll()
+
+
+def test_how_a_child_died_is_told_though_the_end_of_its_socket_comes_before_its_exit_code(run: Run) -> None:
+    async def scenario() -> None:
+        async with Link("os.kill(os.getpid(), signal.SIGKILL)") as link:
+            assert link.link._child is not None
+            link.link._child.process = Dying(link.link._child.process)
+            os.waitid(os.P_PID, link.link.pid or 0, os.WEXITED | os.WNOWAIT)  # the event loop has read nothing meanwhile
+            await link.died.wait()
+            assert link.heard == [Died("the engine ended by SIGKILL.")]
 
     run(scenario())
 

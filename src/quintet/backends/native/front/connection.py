@@ -18,6 +18,7 @@ import contextlib
 import logging
 import signal
 import socket
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -29,6 +30,9 @@ MAX_BACKLOG = 4 * codec.MAX_FRAME
 
 _READ = 1 << 18
 _REAP_S = 0.005
+_LOOKS, _LOOK_S = 40, 0.0005
+"""At a dying process, of which the kernel closes the sockets before it tells the exit code."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -117,12 +121,21 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.write(frame)
 
-    def end(self) -> str:
-        """Kill the process, if it is not dead already, and let go of the socket; how it died, as far as that is known by now."""
+    def end(self, *, gone: bool) -> str:
+        """Kill the process, if it is not dead already, and let go of the socket; how it died, as far as that is known by now.
+
+        Args:
+            gone: it seems to have died; how, is waited for, since it is all that tells the system's lack of memory from a crash.
+        """
         self._open = False
         if self._transport is not None:
             self._transport.abort()
         code = self.process.poll()
+        for _ in range(_LOOKS if gone and self.process.pid is not None else 0):
+            if code is not None:
+                break
+            time.sleep(_LOOK_S)
+            code = self.process.poll()
         self._child.kill()
         self._reap()
         return "" if code is None else f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"

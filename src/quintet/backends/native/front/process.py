@@ -151,6 +151,6 @@ class ProcessLink(Link):
         child, self._child = self._child, None
         if child is None:
             return
-        how = child.end()
+        how = child.end(gone=why is None)
         self._ended = [each for each in self._ended if not each.ended] + [child]
         self._receive(why or Died(f"the engine ended{how}."))
