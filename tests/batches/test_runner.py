@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,8 +59,8 @@ class World:
             await self.desk.do(partial(Store.add_batch, batch=batch, most_open=1 + others))
 
     @asynccontextmanager
-    async def running(self, compute: Callable[[Job], Awaitable[Answer]]) -> AsyncIterator[Runner]:
-        runner = Runner(self.folder, self.desk, compute, lambda: self.now, limits=Limits(1000, 1000), keep=0.0, at_once=4)
+    async def running(self, compute: Callable[[Job], Awaitable[Answer]], **more: Any) -> AsyncIterator[Runner]:
+        runner = Runner(self.folder, self.desk, compute, lambda: self.now, limits=Limits(1000, 1000), keep=0.0, at_once=4, **more)
         task = asyncio.create_task(runner.run())
         try:
             yield runner
@@ -133,6 +134,24 @@ def test_batches_go_on_beside_what_cannot_be_tidied_up(world: World, monkeypatch
         await again.put(2)
         async with again.running(plain):
             assert (await again.until(*ENDED)).completed == 2
+
+    asyncio.run(go())
+
+
+def test_lines_that_wait_for_an_engine_that_is_busy_keep_no_other_engine_from_those_that_come_later(world: World) -> None:
+    later = f"{NAME}_6"
+
+    async def go() -> None:
+        async def held(job: Job) -> Answer:
+            if job.batch.id != later:
+                await asyncio.Event().wait()
+            return body(job)
+
+        await world.put(9, others=7)
+        async with world.running(held, engine=lambda batch: "idle" if batch.id == later else "busy"), asyncio.timeout(60):
+            while len(left := await world.desk.do(Store.open_batches)) == 8:
+                await asyncio.sleep(0.01)
+            assert later not in {batch.id for batch in left} and not any(batch.completed for batch in left)
 
     asyncio.run(go())
 

@@ -9,6 +9,7 @@ import logging
 import math
 import sqlite3
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +34,7 @@ RETRY_S = 1.0
 """Seconds until a disk that was full is tried again."""
 
 AT_ONCE = 16
-"""Lines that are computed at once: enough to fill a step of the engine, few enough for it to be over soon when somebody waits."""
+"""Lines that an engine computes at once: enough to fill a step of the engine, few enough for it to be over soon when somebody waits."""
 
 MOST_FAILURES = 6
 """So often an engine may fail over a line before that is its answer. Between two tries there is time for it to be started again, and, at
@@ -87,6 +88,7 @@ class Runner:
         now: Unix time in seconds.
         keep: seconds for which files are kept that say nothing less, and batches are known that have ended; 0 = for ever.
         seed: of a line's number; drawn when the batch's file is read, and written down.
+        engine: what computes a batch's lines. Each computes ``at_once``: on one that is busy they may wait for hours, and another is idle.
     """
 
     def __init__(
@@ -100,10 +102,12 @@ class Runner:
         keep: float,
         seed: Callable[[int], int] = draw_seed,
         at_once: int = AT_ONCE,
+        engine: Callable[[Batch], str] = lambda _: "",
     ) -> None:
         self._folder, self._desk, self._compute, self._now = folder, desk, compute, now
         self._limits, self._keep, self._seed, self._at_once = limits, keep, seed, at_once
-        self._places = asyncio.Semaphore(at_once)
+        self._engine = engine
+        self._places: defaultdict[str, asyncio.Semaphore] = defaultdict(partial(asyncio.Semaphore, at_once))
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stops: dict[str, asyncio.Event] = {}
         self._wake = asyncio.Event()
@@ -251,7 +255,7 @@ class Runner:
         path = self._folder.content(batch.asked.input_file)
         failures = 0
         while True:
-            async with self._places:
+            async with self._places[self._engine(batch)]:
                 # Read here: bodies are as large as any request's, and of a hundred batches as many lines as one computes would wait.
                 job = Job(batch, line, await asyncio.to_thread(_body, path, line))
                 try:

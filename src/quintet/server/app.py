@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
@@ -34,7 +35,7 @@ from quintet.server.hosts import Hosts
 from quintet.server.http import ADMIN, PUBLIC, ClientGoneError, Request
 from quintet.server.idempotency import Once
 from quintet.server.kept import Kept
-from quintet.server.lines import FOREVER_S, Lines
+from quintet.server.lines import FOREVER_S, Lines, engine_of
 from quintet.server.metrics import OTHER, Telemetry
 from quintet.server.models import Models
 from quintet.server.others import Other, Properties
@@ -112,7 +113,8 @@ class App:
         def for_nobody(source: Source) -> Completions:
             return Completions(models, gate, source, unhurried, self._telemetry, accounts, FOREVER_S, executor)
 
-        self._kept = Kept(config.batches, Lines(for_nobody, self._auth, source), config.max_body_bytes, source.now)
+        lines, engine = Lines(for_nobody, self._auth, source), partial(engine_of, registry)
+        self._kept = Kept(config.batches, lines, config.max_body_bytes, source.now, engine)
         once = Once(config.max_body_bytes, source.clock, gate)
         tokens, llama = Tokens(models, config.max_body_bytes, executor, strict=config.strict), Properties(models)
         admins = Admin(registry, models, self._auth, config, source)

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from quintet.batch import Batch
 from quintet.batches.desk import Desk
 from quintet.batches.folder import BatchFolderError, Folder, in_use
 from quintet.batches.runner import Compute, Runner
@@ -31,10 +32,13 @@ class Kept:
         config: ``None`` = nothing is kept.
         most_line: bytes of a request.
         now: Unix time in seconds.
+        engine: see ``Runner``.
     """
 
-    def __init__(self, config: BatchConfig | None, compute: Compute, most_line: int, now: Callable[[], float]) -> None:
-        self._config, self._compute, self._now = config, compute, now
+    def __init__(
+        self, config: BatchConfig | None, compute: Compute, most_line: int, now: Callable[[], float], engine: Callable[[Batch], str]
+    ) -> None:
+        self._config, self._compute, self._now, self._engine = config, compute, now, engine
         self._limits = Limits(config.max_lines, most_line) if config else Limits()
         self._folder: Folder | None = None
         self._desk: Desk | None = None
@@ -119,7 +123,8 @@ class Kept:
             folder.remember()
             undo.pop_all()
         self._folder, self._desk = folder, desk
-        self._runner = Runner(folder, desk, self._compute, self._now, limits=self._limits, keep=config.keep)
+        limits, keep, engine = self._limits, config.keep, self._engine
+        self._runner = Runner(folder, desk, self._compute, self._now, limits=limits, keep=keep, engine=engine)
         self._running = asyncio.create_task(self._runner.run())
         self._running.add_done_callback(_told)
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from quintet.batch import Tokens
+from quintet.batch import Batch, Tokens
 from quintet.batches.lines import Answer, token_of
 from quintet.batches.runner import AgainError, Job
 from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
 from quintet.dialects.catalog import PROVIDERS
-from quintet.errors import BadRequest, EngineFailed, NotAuthorized, OverLimit, Overloaded, TooManyRequests
+from quintet.engines.registry import Registry
+from quintet.errors import BadRequest, EngineFailed, ModelNotFound, NotAuthorized, OverLimit, Overloaded, TooManyRequests
 from quintet.events import Event, Finished
 from quintet.request import CompletionRequest
 from quintet.server.asgi import Message
@@ -65,6 +66,14 @@ class Lines:
             return answer
         body = b"".join(parts)
         return Answer(http.status, body, _tokens(body))
+
+
+def engine_of(registry: Registry, batch: Batch) -> str:
+    """The model whose engine computes a batch's lines; empty = none does, and they are refused, or nobody can tell before they are read."""
+    try:
+        return registry.find(batch.model, PROVIDERS[batch.dialect].forms).entry.name
+    except ModelNotFound:
+        return ""
 
 
 def _again(error: Exception, answer: Answer) -> AgainError | None:
