@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from tests.ledger.disk import Disk, needs_disk
 
-from quintet.batch import File, Purpose
+from quintet.batch import Batch, File, NewBatch, Purpose
 from quintet.batches.desk import Desk
 from quintet.batches.folder import BatchFolderError, Folder
 from quintet.batches.schema import connect
 from quintet.batches.store import Store
-from quintet.errors import NotFound
+from quintet.errors import BadRequest, NotFound
 
 
 def file(number: int) -> File:
@@ -115,3 +115,20 @@ def test_what_is_committed_is_synchronised(tmp_path: Path) -> None:
     told = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     connection.close()
     assert told == ["wal", 2]
+
+
+def test_a_batch_whose_files_are_being_written_is_not_cancelled_any_more_and_the_refusal_does_not_say_that_it_has_ended(
+    tmp_path: Path,
+) -> None:
+    async def go() -> None:
+        desk = Desk(Folder(tmp_path))
+        asked = NewBatch("file-1", "/v1/completions", "24h", 60)
+        await desk.do(partial(add, file(1)))
+        await desk.do(lambda store: store.add_batch(Batch("batch_1", "", "openai", asked, 0, 60), 1))
+        await desk.do(lambda store: store.accept("batch_1", [], "", 1))
+        assert await desk.do(lambda store: store.complete("batch_1", 2))
+        with pytest.raises(BadRequest, match="of which lines are left to compute; this one's status is finalizing"):
+            await desk.do(lambda store: store.cancel("batch_1", "", 3))
+        await asyncio.to_thread(desk.close)
+
+    asyncio.run(go())

@@ -190,7 +190,9 @@ class Store:
         """
         status = self.batch(id_, owner).status
         if status is not Status.CANCELLING and not self.enter(id_, Status.CANCELLING, now, Status.VALIDATING, Status.IN_PROGRESS):
-            raise BadRequest("batch_id", f"must be a batch that has not ended; this one's status is {status.value}", shorten(id_))
+            raise BadRequest(
+                "batch_id", f"must be a batch of which lines are left to compute; this one's status is {status.value}", shorten(id_)
+            )
         return self.batch(id_, owner)
 
     def reject(self, id_: str, faults: Sequence[Fault], now: float) -> None:
