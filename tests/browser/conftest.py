@@ -70,6 +70,10 @@ class Playground:
         assert isinstance(found, str)
         return found
 
+    def until_text(self, text: str) -> None:
+        """Wait until the text is this."""
+        until(self.page, f"({TEXT}) === {json.dumps(text)}")
+
     def write(self, text: str) -> None:
         self.page.click("#text")
         self.page.keyboard.press("Control+End")
@@ -89,6 +93,12 @@ class Playground:
         assert self.page.locator(".problem").count() == 0, self.problem()
         assert after.startswith(before)
         return after[len(before) :]
+
+    def speak(self, dialect: str) -> None:
+        """Choose a dialect. What is sent is the one's before until its fields are there."""
+        self.page.select_option(".choices select >> nth=1", dialect)
+        self.page.click("#tab-controls")
+        self.page.wait_for_selector(f'.controls a[href="docs#{dialect}"]')
 
     def set(self, **controls: object) -> None:
         """Controls of the panel."""

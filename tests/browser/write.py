@@ -136,8 +136,7 @@ def test_a_token_that_a_stop_string_cut_is_text_which_is_gone_on_from(playground
     """It has no id any more, also where it is the first one: nothing of the answer is lost, and the next request begins with all of it."""
     one = playground()
     one.open()
-    one.page.select_option(".choices select >> nth=1", dialect)
-    one.page.wait_for_timeout(200)
+    one.speak(dialect)
     one.set(seed=11, max_tokens=24, stop='["o"]', **more)
     text = "The sea was quiet that night, and"
     one.write(text)
@@ -152,8 +151,7 @@ def test_a_token_that_a_stop_string_cut_is_text_which_is_gone_on_from(playground
 def test_an_answer_in_one_piece_and_without_offsets_is_tokens_too(playground: Opener) -> None:
     one = playground()
     one.open()
-    one.page.select_option(".choices select >> nth=1", "together")
-    one.page.wait_for_timeout(200)
+    one.speak("together")
     one.set(max_tokens=6, temperature=0, use_beam_search=True)
     one.write("The sea was")
     made = one.complete()

@@ -31,8 +31,7 @@ def run(command: list[str], text: str | None = None) -> str:
 def test_curl_and_the_sdk_give_the_text_that_the_page_shows(playground: Opener, dialect: str, whole: bool) -> None:
     one = playground()
     page = one.open()
-    page.select_option(".choices select >> nth=1", dialect)
-    page.wait_for_timeout(200)
+    one.speak(dialect)
     one.set(seed=21, max_tokens=10, temperature=0.9, stop='["zzz\'"]', top_k=40, min_p=0.02, ignore_eos=True)
     page.click("#text")
     page.keyboard.insert_text(HEAD)
