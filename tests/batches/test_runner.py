@@ -5,94 +5,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
-import json
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.batches.conftest import NAME, World, body, plain
 
-from quintet.batch import ENDED, Batch, File, NewBatch, Purpose, Status
+from quintet.batch import ENDED, Status
 from quintet.batches import runner as module
-from quintet.batches.desk import Desk
 from quintet.batches.folder import Draft, Folder
 from quintet.batches.lines import Answer, Line
-from quintet.batches.runner import MOST_FAILURES, AgainError, Job, Runner
+from quintet.batches.runner import MOST_FAILURES, AgainError, Job
 from quintet.batches.store import Store
-from quintet.batches.validation import Limits
-
-NAME = "batch_1"
-NOW = 1_700_000_000
-
-
-def body(job: Job) -> Answer:
-    return Answer(200, b'{"seed": %d}' % job.line.seed)
-
-
-async def plain(job: Job) -> Answer:
-    return body(job)
-
-
-class World:
-    """A folder, and a runner on it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.now = path, float(NOW)
-        self.folder = Folder(path)
-        self.desk = Desk(self.folder)
-
-    async def put(self, lines: int, window: int | None = 3600, others: int = 0, expires: int | None = None) -> None:
-        """A batch, and ``others`` of the same file, which ``expires``."""
-        data = b"".join(b'{"custom_id": "%d", "body": {"prompt": "x"}}\n' % number for number in range(1, lines + 1))
-        draft = self.folder.draft()
-        draft.write(data)
-        draft.keep("file-1")
-        await self.desk.do(lambda store: store.add_file(File("file-1", "", "in", Purpose.BATCH, draft.size, NOW, expires, draft.lines)))
-        asked = NewBatch("file-1", "/v1/completions", "24h", window, bare=True)
-        for name in (NAME, *(f"{NAME}_{other}" for other in range(others))):
-            batch = Batch(name, "", "openai", asked, NOW, NOW + window if window else None)
-            await self.desk.do(partial(Store.add_batch, batch=batch, most_open=1 + others))
-
-    @asynccontextmanager
-    async def running(self, compute: Callable[[Job], Awaitable[Answer]], **more: Any) -> AsyncIterator[Runner]:
-        runner = Runner(self.folder, self.desk, compute, lambda: self.now, limits=Limits(1000, 1000), keep=0.0, at_once=4, **more)
-        task = asyncio.create_task(runner.run())
-        try:
-            yield runner
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def known(self) -> Batch:
-        batch = await self.desk.do(lambda store: store.known(NAME))
-        assert batch is not None
-        return batch
-
-    async def until(self, *status: Status) -> Batch:
-        async with asyncio.timeout(60):
-            while (batch := await self.known()).status not in status:
-                await asyncio.sleep(0.01)
-        return batch
-
-    async def until_completed(self, lines: int) -> None:
-        async with asyncio.timeout(60):
-            while (await self.known()).completed < lines:
-                await asyncio.sleep(0.01)
-
-    def lines_of(self, id_: str | None) -> list[dict[str, object]]:
-        return [json.loads(text) for text in self.folder.content(id_).read_bytes().splitlines()] if id_ else []
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setattr(module, "POLL_S", 0.05)
-    monkeypatch.setattr(module, "RETRY_S", 0.02)
-    return World(tmp_path / "kept")
 
 
 def test_lines_are_written_in_their_order_whatever_order_they_end_in(world: World) -> None:
@@ -301,78 +227,6 @@ def test_a_full_disk_holds_what_is_computed_begins_nothing_new_and_goes_on(world
     asyncio.run(go())
 
 
-async def ten_alone(job: Job) -> Answer:
-    """The first ten lines are computed, no other ever."""
-    if job.line.number > 10:
-        await asyncio.Event().wait()
-    return body(job)
-
-
-@pytest.mark.fault("J05")
-def test_time_ends_a_batch_and_says_so_for_each_line_that_was_not_computed(world: World) -> None:
-    async def go() -> None:
-        await world.put(25)
-        async with world.running(ten_alone):
-            await world.until_completed(10)
-            world.now += 3600
-            batch = await world.until(*ENDED)
-        assert (batch.status, batch.completed, batch.failed) == (Status.EXPIRED, 10, 15)
-        assert len(world.lines_of(batch.output_file)) == 10
-        late = world.lines_of(batch.error_file)
-        assert [line["custom_id"] for line in late] == [str(number) for number in range(11, 26)]
-        assert all(line["response"] is None and dict(line["error"])["code"] == "batch_expired" for line in late)  # type: ignore[call-overload]
-
-    asyncio.run(go())
-
-
-def test_a_batch_is_known_for_as_long_after_its_end_as_its_files_are_kept_however_long_it_took(world: World) -> None:
-    async def go() -> None:
-        await world.put(1)
-        world.now += 1000
-        async with world.running(plain):
-            await world.until(Status.COMPLETED)
-        await world.desk.do(lambda store: store.expire(world.now + 99, 100))
-        assert (await world.known()).status is Status.COMPLETED
-        await world.desk.do(lambda store: store.expire(world.now + 100, 100))
-        assert await world.desk.do(lambda store: store.known(NAME)) is None
-
-    asyncio.run(go())
-
-
-@pytest.mark.fault("J05")
-def test_a_file_that_expires_stays_until_the_batch_that_reads_it_has_ended(world: World) -> None:
-    async def go() -> None:
-        async def known() -> set[str]:
-            await world.desk.do(lambda store: store.expire(NOW + 61.0, 0.0))
-            return await world.desk.do(Store.known_files)
-
-        await world.put(1, expires=NOW + 60)
-        assert await known() == {"file-1"}
-        async with world.running(plain):
-            batch = await world.until(*ENDED)
-        assert batch.completed == 1
-        assert await known() == {batch.output_file}
-
-    asyncio.run(go())
-
-
-@pytest.mark.fault("J05")
-def test_a_cancelled_batch_keeps_what_there_was(world: World) -> None:
-    async def go() -> None:
-        await world.put(25)
-        async with world.running(ten_alone) as runner:
-            await world.until_completed(10)
-            await world.desk.do(lambda store: store.cancel(NAME, "", world.now))
-            runner.wake()
-            batch = await world.until(*ENDED)
-        assert (batch.status, batch.completed, batch.failed) == (Status.CANCELLED, 10, 15)
-        assert {"cancelling", "cancelled"} <= set(batch.entered)
-        assert len(world.lines_of(batch.output_file)) == 10
-        assert {dict(one["error"])["code"] for one in world.lines_of(batch.error_file)} == {"batch_cancelled"}  # type: ignore[call-overload]
-
-    asyncio.run(go())
-
-
 def test_two_processes_never_compute_the_same_folder(world: World) -> None:
     async def go() -> None:
         await world.put(1)
@@ -402,16 +256,5 @@ def test_who_waits_for_the_folder_waits_on_where_its_lock_cannot_be_had_for_a_wh
         monkeypatch.setattr("fcntl.flock", flock)
         async with world.running(plain):
             await world.until(Status.COMPLETED)
-
-    asyncio.run(go())
-
-
-def test_a_batch_whose_file_is_gone_fails(world: World) -> None:
-    async def go() -> None:
-        await world.put(1)
-        world.folder.content("file-1").unlink()
-        async with world.running(plain):
-            batch = await world.until(*ENDED)
-        assert batch.status is Status.FAILED and batch.faults[0].code == "missing_file"
 
     asyncio.run(go())
