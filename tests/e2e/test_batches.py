@@ -100,7 +100,7 @@ def test_the_sdks_own_flow_runs_unmodified(tmp_path: Path) -> None:
         assert [one.id for one in client.batches.list()] == [batch.id]
         assert {one.purpose for one in client.files.list()} == {"batch", "batch_output"}
         assert client.files.delete(batch.input_file_id).deleted
-        with pytest.raises(BadRequestError, match="has not ended"):
+        with pytest.raises(BadRequestError, match="this one's status is completed"):
             client.batches.cancel(batch.id)
 
 
