@@ -323,7 +323,7 @@ class SimulatedConnection:
             self._machine.loop.call_soon(self._fail, Died("the engine reads nothing."))
         self._out.put(frame, self._machine.loop.time())
 
-    def end(self) -> str:
+    def end(self, *, gone: bool) -> str:
         self._open = False
         code = self.process.code
         self.process.kill(-9)
