@@ -29,6 +29,6 @@ def test_what_a_run_packs_is_kept_told_of_and_left_out_where_it_is_not_wanted(tm
 
 
 def test_a_size_that_is_none_is_refused_by_its_name() -> None:
-    done = quintet("run", "toy", "x", "--pack-cache-size", "lots")
+    done = quintet("run", "toy", "x", "--pack-cache", "--pack-cache-size", "lots")
     assert done.returncode == 1
     assert done.stderr.startswith("error: --pack-cache-size must be a number above 0 with a unit")

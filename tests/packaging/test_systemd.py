@@ -102,7 +102,7 @@ def test_systemd_s_own_program_starts_it_by_its_socket_and_is_told_when_it_is_re
         )
         try:
             until = time.monotonic() + PATIENCE_S
-            body = json.dumps({"prompt": "a", "max_tokens": 3}).encode()
+            body = json.dumps({"prompt": "a", "max_tokens": 3, "ignore_eos": True}).encode()
             ask = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, {"content-type": "application/json"})
             while True:
                 try:
