@@ -40,6 +40,7 @@
 # make test-lowest     the quick tests with the lowest versions that pyproject.toml allows (10 minutes)
 # make test-packaging  image, chart, units, workflow, man page and completion under the tools that check such things (3 minutes; systemd, mandoc, zsh, fish)
 # make test-image      the image, built by buildah without a daemon, run read-only and asked (10 minutes; root, buildah, mmdebstrap)
+# make test-jitter     the tests with pauses at random where threads, loops and files hand over (15 minutes)
 # make sanitize        under the address, undefined-behaviour and thread sanitizers
 # make test-emulated   the AVX-512 kernels under SIMDe's emulation (libsimde-dev), those for AMX and AVX-VNNI under shims of our own
 # make neon            the NEON and i8mm kernels, cross-compiled, under qemu (g++-aarch64-linux-gnu, qemu-user)
@@ -54,7 +55,7 @@ STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
 .PHONY: serve setup test check support faults conformance diagrams bench bench-serve clean metrics test-observability
-.PHONY: test-vllm test-ray test-clients test-conformance test-fuzz test-sampling test-schemas test-kills test-ledger test-batches test-cancels test-repeats test-simulation sanitize test-emulated neon
+.PHONY: test-vllm test-ray test-clients test-conformance test-fuzz test-sampling test-schemas test-jitter test-kills test-ledger test-batches test-cancels test-repeats test-simulation sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
 # Stamps of one set-up build on each other, so a parallel make must not run ahead.
@@ -87,6 +88,9 @@ nightly: setup
 		tests/e2e/test_random_schemas.py tests/server/test_hostile_bodies.py tests/e2e/test_repeats.py tests/simulation tests/ledger/test_crashes.py \
 		tests/e2e/test_ledger_kills.py tests/e2e/test_batches.py tests/e2e/test_handover.py tests/models/test_gguf.py tests/models/test_hostile_families.py \
 		tests/models/folder/test_hostile_folders.py tests/e2e/test_descriptors.py tests/server/test_slow_readers.py $(ARGS)
+
+test-jitter: setup
+	@PYTHONPATH=$(CURDIR)/tests/jitter $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-sampling: setup
 	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/backends/native/core/test_sampling_twin.py $(ARGS)

@@ -40,7 +40,9 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def patience() -> Iterator[None]:
-    """A machine that is busy with other things gives little of its time to processes that are thrown away: that alone ends no work."""
+    """A machine that is busy with other things gives little of its time to processes that are thrown away, and stands still at times: that
+    alone ends no work."""
+    from quintet.deploy import host
     from quintet.forks.parent import Forks
 
     init = Forks.__init__
@@ -50,4 +52,5 @@ def patience() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Forks, "__init__", patient)
+        patched.setattr(host, "HELLO_S", 30.0)
         yield

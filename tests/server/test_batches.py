@@ -163,6 +163,20 @@ def test_fields_that_are_not_the_providers_are_told_and_a_strict_server_refuses_
     play(tmp_path, strict, strict=True)
 
 
+def test_a_lines_fields_without_an_effect_are_named_beside_its_answer(tmp_path: Path) -> None:
+    """It has no headers, where a request is told of them."""
+
+    async def scenario(one: World) -> None:
+        strange = line("strange", colour="red", max_tokens=2)
+        batch = await one.ended(await one.begin(strange, line("plain", max_tokens=2)))
+        answers = {answer["custom_id"]: answer["response"] for answer in await one.lines(batch["output_file_id"])}
+        alone = await one.post("/v1/completions", strange["body"])
+        assert answers["strange"]["warnings"] == [alone.header("warning")] == ['299 - "unknown fields ignored: colour"']
+        assert "warnings" not in answers["plain"]
+
+    play(tmp_path, scenario)
+
+
 def test_a_line_may_have_other_servers_fields_with_values_that_ask_for_nothing_on_a_strict_server(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         batch = await one.ended(await one.begin(line("a", skip_special_tokens=True, repetition_detection=None)))

@@ -34,11 +34,13 @@ class Answer:
     Args:
         status: HTTP status.
         body: JSON text.
+        warnings: what a client who asks for it alone is told in ``warning`` headers: fields without an effect.
     """
 
     status: int
     body: bytes
     tokens: Tokens = NOTHING_USED
+    warnings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -55,7 +57,8 @@ def written(batch: str, line: Line, answer: Answer) -> bytes:
     """A line of an output or error file, with its end."""
     token = token_of(batch, line.number)
     response = f'{{"status_code":{answer.status},"request_id":"req-{token}","body":'.encode()
-    return b'%b"response":%b%b},"error":null}\n' % (_head(token, line), response, answer.body.strip())
+    warnings = f',"warnings":{json.dumps(answer.warnings)}'.encode() if answer.warnings else b""
+    return b'%b"response":%b%b%b},"error":null}\n' % (_head(token, line), response, answer.body.strip(), warnings)
 
 
 def undone(batch: str, line: Line, code: str, message: str) -> bytes:

@@ -49,8 +49,10 @@ class Lines:
         provider = PROVIDERS[batch.dialect]
         source = replace(self._source, now=lambda: batch.created, token=lambda: token, seed=lambda: line.seed)
         parts: list[bytes] = []
+        warnings: list[str] = []
 
         async def send(message: Message) -> None:
+            warnings.extend(value.decode("latin-1") for name, value in message.get("headers", ()) if name == b"warning")
             parts.append(message.get("body", b""))
 
         http = _request(job, f"req-{token}", send)
@@ -65,7 +67,7 @@ class Lines:
                 raise again from None
             return answer
         body = b"".join(parts)
-        return Answer(http.status, body, _tokens(body))
+        return Answer(http.status, body, _tokens(body), tuple(warnings))
 
 
 def engine_of(registry: Registry, batch: Batch) -> str:
