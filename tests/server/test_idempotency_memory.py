@@ -51,7 +51,7 @@ def test_of_a_request_that_is_computed_and_of_those_that_wait_for_it_no_body_is_
         async with asyncio.timeout(20):
             while not backend.steps or app._bodies.held:  # type: ignore[attr-defined]
                 await asyncio.sleep(0.001)
-            while tracemalloc.get_traced_memory()[0] - before > 3_000_000:  # the thread that parsed a body may end after its answer is there
+            while tracemalloc.get_traced_memory()[0] - before > 3_000_000:  # a body's thread may end after its answer is there
                 await asyncio.sleep(0.01)
                 gc.collect()
         for one in posts:
