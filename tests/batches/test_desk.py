@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +28,17 @@ def file(number: int) -> File:
 
 def add(one: File, store: Store) -> None:
     store.add_file(one)
+
+
+def test_where_no_thread_can_be_started_the_folder_cannot_be_used_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(BatchFolderError, match="can't start new thread"):
+            Desk(Folder(tmp_path))
+    Desk(Folder(tmp_path)).close()
 
 
 def test_work_that_fails_leaves_nothing_and_disturbs_nobody(tmp_path: Path) -> None:

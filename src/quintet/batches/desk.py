@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from quintet.batches.folder import Folder
+from quintet.batches.folder import BatchFolderError, Folder
 from quintet.batches.schema import connect
 from quintet.batches.store import Store
 
@@ -44,7 +44,7 @@ class _Asked:
 class Desk:
     """
     Raises:
-        BatchFolderError: see ``connect``.
+        BatchFolderError: see ``connect``; or no thread can be started.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -52,7 +52,11 @@ class Desk:
         self._store = Store(self._connection)
         self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # "can't start new thread": there is no memory for it, or as many run as may
+            self._connection.close()
+            raise BatchFolderError(f"{folder.path}: {error}.") from None
 
     async def do(self, work: Callable[[Store], T]) -> T:
         """What ``work`` returns or raises; what it wrote is on the disk then, all of it, or nothing if it raised.
