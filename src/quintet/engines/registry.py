@@ -132,6 +132,11 @@ class Registry:
             Overloaded: not now: it is being unloaded, the server shuts down, or the memory does not suffice.
             EngineFailed: it cannot be loaded.
         """
+        return await self._ready(entry, background, asyncio.get_running_loop().time() + self._patience)
+
+    async def _ready(self, entry: Entry, background: bool, until: float) -> Backend:
+        """See ``ready``; waiting for what is freed, and then for what loads, is one patience."""
+        loop = asyncio.get_running_loop()
         if (change := self._changes.get(entry.name)) is not None and change.done():
             await asyncio.sleep(0)  # its callback, which takes it away, is due
         if self._draining:
@@ -140,16 +145,16 @@ class Registry:
             freeing = None if entry.put_away else self._changes.get(entry.name)
             if freeing is not None:  # it was idle: who comes now has it loaded again, as who comes a moment later
                 with entry.given():  # or else the freeing would wait for this request too
-                    await asyncio.wait((freeing,), timeout=self._patience)
+                    await asyncio.wait((freeing,), timeout=max(0.0, until - loop.time()))
             if freeing is None or not freeing.done():
                 raise _later(entry, f"The model {entry.name} is being unloaded; try again later.")
-            return await self.ready(entry, background=background)
+            return await self._ready(entry, background, until)
         if entry.phase is Phase.UNLOADED and entry.name not in self._changes:
             if entry.put_away and background:
                 raise Overloaded(f"The model {entry.name} was unloaded by an administrator.", RETRY_S)
             self._change(entry, self._load(entry, background))
         if (loading := self._changes.get(entry.name)) is not None:
-            await asyncio.wait((loading,), timeout=self._patience)
+            await asyncio.wait((loading,), timeout=max(0.0, until - loop.time()))
             if not loading.done():
                 health = entry.health()
                 raise Loading(f"The model {entry.name} is still loading ({health.progress:.0%}).", health.retry_after)
