@@ -29,7 +29,7 @@ from quintet.backends.native.front.stream import Stream
 from quintet.backends.native.front.supervisor import DIED
 from quintet.backends.native.front.watchdog import LOAD_STALL_S
 from quintet.backends.native.schedule.emit import FAILED, NUMERICAL
-from quintet.backends.native.wire.messages import Died, FromWorker, Ready, Started
+from quintet.backends.native.wire.messages import Died, EventRow, FromWorker, Ready, ScoredRow, Started, Stepped
 from quintet.errors import EngineFailed, Loading, RequestError, ServerError, TooManyRequests
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.sequence import Prepared, PreparedSequence
@@ -187,7 +187,6 @@ class Watch:
                 asked.open.discard(event.seq)
                 self.ends[event.error or event.finish.value] += 1
         asked.told = True
-        self._numbers(asked, batch)
         if not asked.open:
             self._check_age(asked)
             del self.requests[request_id]
@@ -206,6 +205,8 @@ class Watch:
             self._death(message)
         # A worker that has lost its numbers is ended as soon as that is sure, and goes on only where ending it has not helped.
         _require(len(self._numberless) < UNSOUND_AT or self._renewed, "soundness: it goes on without numbers")
+        if isinstance(message, Stepped):
+            self._numbers(message)
         take(message)
         self._dying = False
         if isinstance(message, Died):
@@ -291,13 +292,17 @@ class Watch:
         if error == NUMERICAL:
             _require(self._broken, "ends: a request has finite numbers", request_id)
 
-    def _numbers(self, asked: Asked, batch: Sequence[TokenEvent]) -> None:
-        """What is told of a request, for who counts those that come to nothing."""
-        if any(event.token >= 0 and not event.prompt for event in batch):
-            self._numberless.clear()
-            self._renewed = False
-        elif batch[-1].error == NUMERICAL:
-            self._numberless.add(tuple(dict.fromkeys(one.tokens for one in asked.prepared.sequences)))
+    def _numbers(self, message: Stepped) -> None:
+        """Who comes to nothing, in a row, without a token meanwhile: also without one that is computed again, and told to nobody."""
+        for request_id, rows in message.events.items():
+            asked = self.requests.get(request_id)
+            if asked is None:
+                continue
+            if any(row.token >= 0 and not (isinstance(row, ScoredRow | EventRow) and row.prompt) for row in rows):
+                self._numberless.clear()
+                self._renewed = False
+            if isinstance(last := rows[-1], EventRow) and last.error == NUMERICAL:
+                self._numberless.add(tuple(dict.fromkeys(one.tokens for one in asked.prepared.sequences)))
 
     def _check_age(self, asked: Asked) -> None:
         late = self._loop.time() - min(asked.due + self._excused, asked.at_last)

@@ -100,8 +100,8 @@ class World:
         self.made.run(Submit.of(request_id, (sequence,), self.now), stream, shown=shown)
         return stream
 
-    def step(self, request_id: int, row: TokenRow | EventRow, steps: int = 1) -> None:
-        self.link.say(Stepped(1, 0, Counts(steps, 8 * steps), Pages(4, 16, 1), {request_id: [row]}))
+    def step(self, request_id: int, *rows: TokenRow | EventRow, steps: int = 1) -> None:
+        self.link.say(Stepped(1, 0, Counts(steps, 8 * steps), Pages(4, 16, 1), {request_id: [*rows]}))
 
     def told(self) -> list[int]:
         """Numbers of the requests that the link was told of since the last time."""

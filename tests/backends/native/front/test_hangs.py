@@ -61,7 +61,7 @@ def test_a_long_step_is_forgotten_some_minutes_later() -> None:
     world.step(1, TokenRow(0, 97))
     for steps in range(2, 2 + int(2 * RECENT_S)):
         world.wait(1.0)
-        world.step(1, TokenRow(0, 97), steps)
+        world.step(1, TokenRow(0, 97), steps=steps)
     world.wait(STALL_S + 1)
     assert world.link.kills == 1
 
@@ -82,7 +82,7 @@ def test_a_step_now_and_then_is_progress() -> None:
     world.run(1)
     for steps in range(1, 20):
         world.wait(STALL_S - 1)
-        world.step(1, TokenRow(0, 97), steps)
+        world.step(1, TokenRow(0, 97), steps=steps)
     assert world.link.kills == 0
 
 
@@ -139,7 +139,7 @@ def test_who_is_refused_is_told_how_long_the_queue_needs() -> None:
         world.run(request_id)
     for request_id in range(1, 101):  # ten end in each second
         world.wait(0.1)
-        world.step(request_id, EventRow(0, 98, finish=Finish.LENGTH), request_id)
+        world.step(request_id, EventRow(0, 98, finish=Finish.LENGTH), steps=request_id)
     assert world.retry(100) == pytest.approx(10.0, rel=0.05)
     assert world.retry(0) == 1.0, "never at once"
     assert world.retry(10_000) == 48.0, "nor later than clients wait"

@@ -53,6 +53,18 @@ def test_a_token_between_them_is_a_sign_of_health(sign: TokenRow | EventRow) -> 
     assert (world.state, world.link.kills) == (State.READY, 0)
 
 
+def test_tokens_that_are_told_together_with_a_failure_came_before_it() -> None:
+    """It once was no failure then, so how soon a worker was started again depended on how many steps were told together."""
+    world = ready()
+    fail(world, 1, 2)
+    world.run(3)
+    world.step(3, TokenRow(0, 97), NO_NUMBER)
+    fail(world, *range(4, 2 + UNSOUND_AT))
+    assert world.link.kills == 0
+    fail(world, 100)
+    assert world.link.kills == 1
+
+
 @pytest.mark.parametrize(
     "row",
     [

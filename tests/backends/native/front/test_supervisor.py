@@ -43,7 +43,7 @@ def test_the_bytes_of_a_token_are_added_here() -> None:
     world = ready()
     stream = world.run(1)
     world.step(1, TokenRow(0, ord("a")))
-    world.step(1, EventRow(0, ord("b"), finish=Finish.LENGTH), 2)
+    world.step(1, EventRow(0, ord("b"), finish=Finish.LENGTH), steps=2)
     assert [(event.piece, event.finish) for event in all_of(stream)] == [(b"a", None), (b"b", Finish.LENGTH)]
 
 
@@ -176,7 +176,7 @@ def test_when_it_is_closed_everything_ends_no_timer_is_left_and_nothing_is_heard
 def test_counts_never_go_back_and_what_is_there_now_dies_with_the_worker() -> None:
     world = ready()
     world.run(1)
-    world.step(1, TokenRow(0, 97), 3)
+    world.step(1, TokenRow(0, 97), steps=3)
     before = world.made.health(draining=False)
     assert (before.counts.steps, before.counts.tokens, before.running, before.pages.total) == (3, 24, 1, 4)
     world.link.say(Died("it ended."))
@@ -185,6 +185,6 @@ def test_counts_never_go_back_and_what_is_there_now_dies_with_the_worker() -> No
     world.wait(0)
     world.link.say(READY)
     world.run(2)
-    world.step(2, TokenRow(0, 97), 2)
+    world.step(2, TokenRow(0, 97), steps=2)
     after = world.made.health(draining=False)
     assert (after.counts.steps, after.counts.tokens, sum(after.batches)) == (5, 40, 5)

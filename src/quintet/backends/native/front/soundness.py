@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from quintet.events import Blame, TokenEvent
 
 UNSOUND_AT = 4
-"""So many different prompts in a row without a finite value. One client's alone may be so many, where nobody else asks."""
+"""So many different prompts in a row whose values were not finite, and no token meanwhile. One client's alone may be so many, where
+nobody else asks."""
 
 Prompts = tuple[tuple[int, ...], ...]
 
@@ -40,7 +41,7 @@ class Soundness:
         if any(event.token >= 0 and not event.prompt for event in batch):
             self._failed.clear()
             self.renewed = False
-        elif batch[-1].blame is Blame.NUMBERS and not self.unsound:
+        if batch[-1].blame is Blame.NUMBERS and not self.unsound:
             self._failed.add(prompts)
 
     def restarted(self, *, unsound: bool) -> None:
