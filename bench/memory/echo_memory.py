@@ -3,7 +3,7 @@
     python -m bench.memory.echo_memory [MODEL] [--context 2048 8192]
 
 A server of its own for each; the peak of both processes' resident memory during the request, less what they held before it. The pages of
-the KV cache that the prompt fills are in it.
+the KV cache that the prompt fills are in it, and no others: the cache has no more, of which some would be made ready for the next request.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ import time
 import urllib.request
 from pathlib import Path
 
+from bench.common.command import model_path
 from bench.common.probe import url_of
+from quintet.backends.native.core.loader import PAGE
+from quintet.backends.native.worker.load import native_loader
 
 MIB = 1 << 20
 LIMIT = 300
+SPARE = 4
+"""Pages for the short request before."""
 
 
 def field(pid: int, name: str) -> int:
@@ -47,10 +52,11 @@ def ask(url: str, prompt: list[int], stream: bool) -> int:
     return size
 
 
-def measure(model: str, context: int, stream: bool) -> int:
+def measure(model: str, context: int, page_bytes: int, stream: bool) -> int:
     """MiB added; prints a line."""
-    command = [sys.executable, "-m", "quintet", "serve", model, "--port", "0", "--ctx-size", str(context), "--log-level", "error"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    cache = (context // PAGE + SPARE) * page_bytes
+    command = [sys.executable, "-m", "quintet", "serve", model, "--port", "0", "--ctx-size", str(context), "--kv-cache", str(cache)]
+    with subprocess.Popen([*command, "--log-level", "error"], stdout=subprocess.PIPE, text=True) as server:
         try:
             url = url_of(server)
             ask(url, list(range(1000, 1040)), stream)
@@ -76,7 +82,8 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--context", type=int, nargs="+", default=[2048, 8192])
     args = parser.parse_args()
-    added = [measure(args.model, context, stream) for context in args.context for stream in (False, True)]
+    page_bytes = native_loader(Path(model_path(args.model)), 1, PAGE)(lambda _share: None).runner.page_bytes
+    added = [measure(args.model, context, page_bytes, stream) for context in args.context for stream in (False, True)]
     sys.exit(max(added) > LIMIT)
 
 
