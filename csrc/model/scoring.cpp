@@ -2,12 +2,11 @@
 //
 //   phase   unit              of the block
 //   1       chunk of tokens   logits, and each row's maximum of them while they are in the cache
-//   2       all rows          the row's maximum
-//   3       chunk of tokens   each row's mass: the thread that made these logits takes them again, from its own cache
-//   4       row               log-sum-exp, the target's, the most likely
+//   2       row               its maximum, its mass, log-sum-exp, the target's, the most likely
 //
-// A mass is a sum of exp(x - maximum of the row), so phase 3 cannot begin before phase 1 has ended, and the logits of a block must be kept
-// until then: docs/decisions/0050-scoring.md has why they are not computed twice, nor masses with a running maximum.
+// A mass is a sum of exp(x - maximum of the row), so phase 2 cannot begin before phase 1 has ended, and the logits of a block must be kept
+// until then: docs/decisions/0050-scoring.md has why they are not computed twice, nor masses with a running maximum, and what it cost to
+// take masses chunk by chunk too.
 #include <algorithm>
 #include <limits>
 #include "kernels/row_passes.h"
@@ -44,12 +43,13 @@ void Model::score(const uint8_t* rows, int n, const int32_t* targets, int k, flo
   s.maxima.resize(kBlock, std::vector<float>(size_t(chunks)));
   s.masses.resize(kBlock, std::vector<float>(size_t(chunks)));
   s.sound.resize(size_t(chunks * kBlock));
-  s.max.resize(kBlock);
   const auto finish = [&](size_t r, int i) {
     const float* row = s.logits.data() + r * stride;
     bool sound = true;
     for (int c = 0; c < chunks; c++) sound = sound && s.sound[size_t(c * kBlock) + r];
-    log_sums[i] = sound ? log_sum_exp(s.masses[r], s.max[r]) : std::numeric_limits<double>::quiet_NaN();
+    const float max = *std::max_element(s.maxima[r].begin(), s.maxima[r].end());
+    for (int c = 0; c < chunks; c++) s.masses[r][size_t(c)] = chunk_mass(k_, row, vocab, c, max, 1.0f);
+    log_sums[i] = sound ? log_sum_exp(s.masses[r], max) : std::numeric_limits<double>::quiet_NaN();
     chosen[i] = float(double(row[targets[i]]) - log_sums[i]);
     const size_t at = size_t(i) * size_t(k);
     most_likely(row, vocab, s.maxima[r], k, log_sums[i], ids + at, top + at);
@@ -58,15 +58,6 @@ void Model::score(const uint8_t* rows, int n, const int32_t* targets, int k, flo
     for (int first = 0; first < n; first += kBlock) {
       const int count = std::min(kBlock, n - first);
       walk.phase(chunks, [&](int c) { score_chunk(s, act_.from(in, config_.hidden, size_t(first)), count, c); }, Work::scoring);
-      const auto maximum = [&](int) {
-        for (int r = 0; r < count; r++) s.max[size_t(r)] = *std::max_element(s.maxima[size_t(r)].begin(), s.maxima[size_t(r)].end());
-      };
-      walk.phase(1, maximum, Work::scoring);
-      const auto masses = [&](int c) {
-        for (size_t r = 0; r < size_t(count); r++)
-          s.masses[r][size_t(c)] = chunk_mass(k_, s.logits.data() + r * stride, vocab, c, s.max[r], 1.0f);
-      };
-      walk.phase(chunks, masses, Work::scoring);
       walk.phase(count, [&](int r) { finish(size_t(r), first + r); }, Work::scoring);
     }
   });

@@ -13,7 +13,6 @@ struct Model::Scoring {
   FloatLines logits;                               // [kBlock, vocab_stride]
   std::vector<std::vector<float>> maxima, masses;  // [kBlock][chunks]
   std::vector<uint8_t> sound;                      // [chunks, kBlock]
-  std::vector<float> max;                          // [kBlock]
 };
 
 }  // namespace quintet
