@@ -20,6 +20,8 @@ namespace quintet {
 namespace {
 
 using F = V::F;
+constexpr int kMaxima = V::kRegisters >= 32 ? 4 : 1;  // of a row, in as many vectors
+constexpr int kExps = V::kRegisters >= 32 ? 4 : 2;    // of a row, side by side
 constexpr float kLeastMagnitude = 1e-35f;  // what is below need not have a finite quotient of 127, or 16383, by it, and is quantised to 0
 
 // x = exp(x) for x <= 88; below -87 exactly 0; NaN stays NaN, as V::max gives its second operand then. Range reduction to |r| <= ln2/2 and the
@@ -293,18 +295,27 @@ float row_max(const float* x, int n) {
   return best;
 }
 
-// 0 times a value that is NaN or +infinity is NaN; -infinity, a masked token, is first raised to the lowest finite value.
+// 0 times a value that is NaN or +infinity is NaN; -infinity, a masked token, is first raised to the lowest finite value. Maxima and zeros
+// are the same in any order, so several of each are kept where there are registers: one alone waits for its addition at each value.
 float row_max_checked(const float* x, int n) {
-  const float inf = std::numeric_limits<float>::infinity(), lowest = std::numeric_limits<float>::lowest();
-  F m = V::set1(-inf), poison = V::set1(0.0f);
+  const float inf = std::numeric_limits<float>::infinity();
+  const F zero = V::set1(0.0f), lowest = V::set1(std::numeric_limits<float>::lowest());
+  F m[kMaxima], poison[kMaxima];
+  for (int j = 0; j < kMaxima; j++) m[j] = V::set1(-inf), poison[j] = zero;
+  const auto see = [&](int j, F v) {
+    m[j] = V::max(v, m[j]);
+    poison[j] = V::fma(V::max(lowest, v), zero, poison[j]);
+  };
   int i = 0;
-  for (; i + 16 <= n; i += 16) {
-    const F v = V::load(x + i);
-    m = V::max(v, m);
-    poison = V::fma(V::max(V::set1(lowest), v), V::set1(0.0f), poison);
+  for (; i + 16 * kMaxima <= n; i += 16 * kMaxima)
+    for (int j = 0; j < kMaxima; j++) see(j, V::load(x + i + 16 * j));
+  for (; i + 16 <= n; i += 16) see(0, V::load(x + i));
+  for (int j = 1; j < kMaxima; j++) {
+    m[0] = V::max(m[j], m[0]);
+    poison[0] = V::add(poison[0], poison[j]);
   }
-  float best = V::hmax(m);
-  bool sound = V::hsum(poison) == 0.0f;
+  float best = V::hmax(m[0]);
+  bool sound = V::hsum(poison[0]) == 0.0f;
   for (; i < n; i++) {
     best = x[i] > best ? x[i] : best;
     sound = sound && x[i] < inf;
@@ -323,6 +334,12 @@ float row_sum_exp(const float* x, int n, float max, float scale) {
   const F m = V::set1(max), s = V::set1(scale);
   F sum = V::set1(0.0f);
   int i = 0;
+  for (; i + 16 * kExps <= n; i += 16 * kExps) {
+    F e[kExps];
+    for (int j = 0; j < kExps; j++) e[j] = V::mul(V::sub(V::load(x + i + 16 * j), m), s);
+    exp_each(e);
+    for (const F& each : e) sum = V::add(sum, each);
+  }
   for (; i + 16 <= n; i += 16) sum = V::add(sum, exp16(V::mul(V::sub(V::load(x + i), m), s)));
   if (i < n) sum = V::add(sum, exp16(V::mul(V::sub(load_tail(x + i, n - i), m), s)));
   return V::hsum(sum);
