@@ -69,8 +69,10 @@ setup: $(STAMPS)/build
 
 # A worker for each core, at most 4: many tests have a server of two threads of their own. They begin at different ends of the suite, so
 # that a file's tests mostly share their server; whoever is done first takes over a part of what another has left.
+SUITE = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+
 test: setup
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	@$(SUITE)
 
 test-nonces: setup
 	@QUINTET_TEST_NONCES=6000 $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_nonces.py $(ARGS)
@@ -90,7 +92,7 @@ nightly: setup
 		tests/models/folder/test_hostile_folders.py tests/e2e/test_descriptors.py tests/server/test_slow_readers.py $(ARGS)
 
 test-jitter: setup
-	@PYTHONPATH=$(CURDIR)/tests/jitter $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(ARGS)
+	@PYTHONPATH=$(CURDIR)/tests/jitter $(SUITE)
 
 test-sampling: setup
 	@QUINTET_SAMPLING_CASES=70 $(BIN)/python -m pytest --timeout 1800 tests/backends/native/core/test_sampling_twin.py $(ARGS)

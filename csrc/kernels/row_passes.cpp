@@ -46,13 +46,11 @@ bool chunk_maxima(const Kernels& k, const float* x, int n, std::vector<float>& m
   return sound;
 }
 
-float chunk_mass(const Kernels& k, const float* x, int n, int chunk, float max, float scale) {
-  return k.row_sum_exp(x + chunk * kChunk, std::min(kChunk, n - chunk * kChunk), max, scale);
-}
+float row_max(const std::vector<float>& maxima) { return *std::max_element(maxima.begin(), maxima.end()); }
 
 void chunk_masses(const Kernels& k, const float* x, int n, float max, float scale, std::vector<float>& masses) {
   masses.resize(size_t(chunks_of(n)));
-  for (int c = 0; c < chunks_of(n); c++) masses[size_t(c)] = chunk_mass(k, x, n, c, max, scale);
+  for (int c = 0; c < chunks_of(n); c++) masses[size_t(c)] = k.row_sum_exp(x + c * kChunk, std::min(kChunk, n - c * kChunk), max, scale);
 }
 
 double sum(const std::vector<float>& masses) {
@@ -118,10 +116,15 @@ void largest(const float* x, int n, const std::vector<float>& maxima, int count,
   }
 }
 
-void most_likely(const float* x, int n, const std::vector<float>& maxima, int count, double log_sum, int32_t* ids, float* values) {
+void score_with(const Kernels& k, const float* x, int n, const std::vector<float>& maxima, bool sound, int target, int count,
+                std::vector<float>& masses, float* chosen, int32_t* ids, float* top, double* log_sum) {
+  const float max = row_max(maxima);
+  if (std::isfinite(max)) chunk_masses(k, x, n, max, 1.0f, masses);
+  *log_sum = sound ? log_sum_exp(masses, max) : std::numeric_limits<double>::quiet_NaN();
+  *chosen = float(double(x[target]) - *log_sum);
   if (count < 1) return;
-  largest(x, n, maxima, count, ids, values);
-  for (int i = 0; i < count; i++) values[i] = float(double(values[i]) - log_sum);
+  largest(x, n, maxima, count, ids, top);
+  for (int i = 0; i < count; i++) top[i] = float(double(top[i]) - *log_sum);
 }
 
 }  // namespace quintet

@@ -16,9 +16,9 @@ bool chunk_maximum(const Kernels& k, const float* x, int n, int chunk, float& ma
 // Of each chunk. False if one is.
 bool chunk_maxima(const Kernels& k, const float* x, int n, std::vector<float>& maxima);
 
-// The sum of exp((x - max) * scale) over a chunk of a row of n.
-float chunk_mass(const Kernels& k, const float* x, int n, int chunk, float max, float scale);
-// Over each chunk.
+float row_max(const std::vector<float>& maxima);
+
+// The sum of exp((x - max) * scale) over each chunk of a row of n.
 void chunk_masses(const Kernels& k, const float* x, int n, float max, float scale, std::vector<float>& masses);
 
 double sum(const std::vector<float>& masses);
@@ -38,7 +38,9 @@ float reached_by(const std::vector<float>& maxima, int count);
 // The `count` largest values with their ids, largest first, ties by lower id; NaN counts as -infinity. 0 < count <= n.
 void largest(const float* x, int n, const std::vector<float>& maxima, int count, int32_t* ids, float* values);
 
-// Of the `count` largest values, their ids as above, and each less `log_sum`, rounded once. 0 <= count <= n.
-void most_likely(const float* x, int n, const std::vector<float>& maxima, int count, double log_sum, int32_t* ids, float* values);
+// The log-sum-exp of a row, NaN if it is not `sound`; the target's value less it, rounded once; and so the `count` largest, with their ids as
+// above. `masses` is memory for it. 0 <= count <= n.
+void score_with(const Kernels& k, const float* x, int n, const std::vector<float>& maxima, bool sound, int target, int count,
+                std::vector<float>& masses, float* chosen, int32_t* ids, float* top, double* log_sum);
 
 }  // namespace quintet

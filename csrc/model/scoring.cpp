@@ -8,7 +8,6 @@
 // until then: docs/decisions/0050-scoring.md has why they are not computed twice, nor masses with a running maximum, and what it cost to
 // take masses chunk by chunk too.
 #include <algorithm>
-#include <limits>
 #include "kernels/row_passes.h"
 #include "model/model.h"
 #include "model/pass.h"
@@ -41,18 +40,14 @@ void Model::score(const uint8_t* rows, int n, const int32_t* targets, int k, flo
   const Activations::View in = act_.view(rows, n, config_.hidden, panels_);
   grow(s.logits, size_t(std::min(n, kBlock)) * stride);
   s.maxima.resize(kBlock, std::vector<float>(size_t(chunks)));
-  s.masses.resize(kBlock, std::vector<float>(size_t(chunks)));
+  s.masses.resize(kBlock);
   s.sound.resize(size_t(chunks * kBlock));
   const auto finish = [&](size_t r, int i) {
     const float* row = s.logits.data() + r * stride;
     bool sound = true;
     for (int c = 0; c < chunks; c++) sound = sound && s.sound[size_t(c * kBlock) + r];
-    const float max = *std::max_element(s.maxima[r].begin(), s.maxima[r].end());
-    for (int c = 0; c < chunks; c++) s.masses[r][size_t(c)] = chunk_mass(k_, row, vocab, c, max, 1.0f);
-    log_sums[i] = sound ? log_sum_exp(s.masses[r], max) : std::numeric_limits<double>::quiet_NaN();
-    chosen[i] = float(double(row[targets[i]]) - log_sums[i]);
     const size_t at = size_t(i) * size_t(k);
-    most_likely(row, vocab, s.maxima[r], k, log_sums[i], ids + at, top + at);
+    score_with(k_, row, vocab, s.maxima[r], sound, targets[i], k, s.masses[r], chosen + i, ids + at, top + at, log_sums + i);
   };
   team_.run([&](Team::Walk& walk) {
     for (int first = 0; first < n; first += kBlock) {

@@ -17,7 +17,6 @@
 // output cannot go on. Whatever the row holds, the id is one of the row's, or tells why there is none.
 #include "sampling/sample.h"
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include "kernels/row_passes.h"
 #include "sampling/sampler_filters.h"
@@ -42,8 +41,6 @@ struct Scratch {
   Candidates candidates;
 };
 thread_local Scratch scratch;
-
-float row_max(const std::vector<float>& maxima) { return *std::max_element(maxima.begin(), maxima.end()); }
 
 // The row as the sequence's controls leave it, in `scratch.edited`; its maximum.
 float edit(const Kernels& k, const float* logits, const Sampler& sampler, const uint32_t* mask, bool hold_ends) {
@@ -99,11 +96,7 @@ Row filtered(const Kernels& k, const Edited& edited, const Sampler& sampler, uin
 void score_row(const Kernels& k, const float* logits, int vocab, int target, int top_k, float* chosen, int32_t* top_ids, float* top,
                double* log_sum) {
   const bool sound = chunk_maxima(k, logits, vocab, scratch.maxima);
-  const float max = row_max(scratch.maxima);
-  if (std::isfinite(max)) chunk_masses(k, logits, vocab, max, 1.0f, scratch.chunks);
-  *log_sum = sound ? log_sum_exp(scratch.chunks, max) : std::numeric_limits<double>::quiet_NaN();
-  *chosen = float(double(logits[target]) - *log_sum);
-  most_likely(logits, vocab, scratch.maxima, top_k, *log_sum, top_ids, top);
+  score_with(k, logits, vocab, scratch.maxima, sound, target, top_k, scratch.chunks, chosen, top_ids, top, log_sum);
 }
 
 int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64_t position, const uint32_t* mask) {

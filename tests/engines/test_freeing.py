@@ -14,6 +14,19 @@ from quintet.engines.registry import RETRY_S
 from quintet.errors import BadRequest, Overloaded
 
 
+@pytest.fixture
+def freed(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Once it is set engines are closed, and not before."""
+    event, close = asyncio.Event(), Fake.close
+
+    async def slowly(fake: Fake) -> None:
+        await event.wait()
+        await close(fake)
+
+    monkeypatch.setattr(Fake, "close", slowly)
+    return event
+
+
 @pytest.mark.fault("D13")
 def test_an_idle_model_is_freed_and_loaded_again_and_a_pinned_one_stays() -> None:
     async def test() -> None:
@@ -30,17 +43,11 @@ def test_an_idle_model_is_freed_and_loaded_again_and_a_pinned_one_stays() -> Non
 
 
 @pytest.mark.fault("D13")
-def test_who_comes_while_an_idle_model_is_being_freed_has_it_loaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_comes_while_an_idle_model_is_being_freed_has_it_loaded_again(freed: asyncio.Event) -> None:
     """It was told to come again: a refusal of a server that has nothing to do, since the model was not asked for for a while."""
 
     async def test() -> None:
-        shop, freed, close = Shop(), asyncio.Event(), Fake.close
-
-        async def slowly(fake: Fake) -> None:
-            await freed.wait()
-            await close(fake)
-
-        monkeypatch.setattr(Fake, "close", slowly)
+        shop = Shop()
         models = registry({"a": shop}, idle=0.05)
         entry = models.entries["a"]
         await asked(models, "a")
@@ -55,22 +62,17 @@ def test_who_comes_while_an_idle_model_is_being_freed_has_it_loaded_again(monkey
     run(test)
 
 
-def test_waiting_for_a_model_that_is_freed_and_then_loaded_is_one_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_model_that_is_freed_and_then_loaded_is_one_patience(freed: asyncio.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was one for each: half a minute, where the documentation has fifteen seconds."""
 
     async def test() -> None:
-        shop, freed, close, wait = Shop(), asyncio.Event(), Fake.close, asyncio.wait
+        shop, wait = Shop(), asyncio.wait
         waits: list[float] = []
-
-        async def slowly(fake: Fake) -> None:
-            await freed.wait()
-            await close(fake)
 
         async def noted(futures: Any, *, timeout: float) -> Any:
             waits.append(timeout)
             return await wait(futures, timeout=timeout)
 
-        monkeypatch.setattr(Fake, "close", slowly)
         models = registry({"a": shop}, idle=0.05, patience=PATIENCE_S)
         entry = models.entries["a"]
         await asked(models, "a")

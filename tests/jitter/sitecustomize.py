@@ -21,7 +21,7 @@ CHANCE = float(os.environ.get("QUINTET_TEST_JITTER", "0.2"))
 MEAN_S, MOST_S = 0.01, 0.1
 
 _draw = random.Random(os.getpid() ^ time.time_ns())
-_sleep = time.sleep
+_sleep = time.sleep  # some tests put another in its place
 
 
 def pause(chance: float) -> None:
