@@ -45,7 +45,7 @@ class Ours:
         rows = np.cumsum(lengths, dtype=np.int32) - np.int32(1)
         batch = Batch(ids, lengths, int32([start] * n), self._tables[first : first + n], rows)
         logits = self._runner.logits(self._runner.forward(batch))
-        return [int(token) for token in self._choose.draw(logits, self._samplers[:n], np.zeros(n, np.uint64))]
+        return [int(token) for token in self._choose.draw(logits, self._samplers[:n], np.zeros(n, np.uint64)).tokens]
 
     def prefill(self, tokens: Sequence[int]) -> float:
         begin = time.perf_counter()

@@ -50,7 +50,7 @@ def child(args: argparse.Namespace) -> None:
         begin = time.perf_counter()
         for position in range(PROMPT, PROMPT + args.tokens):
             logits = runner.logits(runner.forward(Batch(tokens, ones, ones * np.int32(position), tables, rows)))
-            tokens = samplers.draw(logits, own, np.full(n, position, np.uint64))
+            tokens = samplers.draw(logits, own, np.full(n, position, np.uint64)).tokens
         print(n * args.tokens / (time.perf_counter() - begin), flush=True)
 
 

@@ -61,9 +61,7 @@ def decode(runner: Runner, samplers: Samplers, own: Sequence[Sampler], context: 
     ones, rows = np.ones(count, np.int32), np.arange(count, dtype=np.int32)
     tokens = np.arange(1, count + 1, dtype=np.int32)
     logits = runner.logits(runner.forward(Batch(tokens, ones, ones * np.int32(context - 1), tables, rows)))
-    drawn = samplers.draw(logits, own, np.zeros(count, np.uint64))
-    if logprobs is not None:
-        samplers.score(logits, drawn, logprobs)
+    samplers.draw(logits, own, np.zeros(count, np.uint64), alternatives=None if logprobs is None else ones * np.int32(logprobs))
 
 
 def prefill(runner: Runner, count: int) -> None:

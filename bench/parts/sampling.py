@@ -131,6 +131,8 @@ def measure(logits: F32, step: float | None, repeats: int) -> None:
     report("guide's mask, half", timed(lambda: samplers.draw(logits, plain, positions, masks), repeats), rows, step)
     for k in (0, 5, 20):
         report(f"log-probabilities, top {k}", timed(partial(samplers.score, logits, np.zeros(rows, np.int32), k), repeats), rows, step)
+    told = partial(samplers.draw, logits, plain, positions, alternatives=np.full(rows, 5, np.int32))
+    report("temperature, with top 5", timed(told, repeats), rows, step)
 
 
 def main() -> None:

@@ -214,7 +214,7 @@ class PyModel {
     {
       nb::gil_scoped_release release;
       const std::lock_guard lock(cpu_->turn);
-      model_.score(rows.data(), int(n), targets.data(), k, s.chosen.data(), s.ids.data(), s.top.data(), s.sums.data());
+      model_.score(rows.data(), int(n), targets.data(), s.rows());
     }
     return s.tuple();
   }

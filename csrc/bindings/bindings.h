@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 #include "cpu.h"
+#include "kernels/row_passes.h"
 #include "kernels/pack.h"
 
 namespace quintet {
@@ -49,6 +50,7 @@ struct Scored {
 
   Scored(size_t n, size_t k)
       : chosen(fresh<float, 1>({n})), ids(fresh<int32_t, 2>({n, k})), top(fresh<float, 2>({n, k})), sums(fresh<double, 1>({n})) {}
+  Scores rows() const { return {int(ids.shape(1)), chosen.data(), ids.data(), top.data(), sums.data()}; }
   nb::tuple tuple() const { return nb::make_tuple(chosen, ids, top, sums); }
 };
 

@@ -32,13 +32,11 @@ nb::tuple score(Cpu& cpu, const Logits& logits, In<int32_t, 1> targets, int k) {
   const size_t n = logits.shape(0);
   require_targets(targets, n, k, vocab);
   Scored s(n, size_t(k));
+  const Scores to = s.rows();
   {
     nb::gil_scoped_release release;
-    over_rows(cpu, int(n), vocab, [&](int r) {
-      const size_t at = size_t(r) * size_t(k);
-      score_row(cpu.kernels, logits_row(logits, r), vocab, targets.data()[r], k, s.chosen.data() + r, s.ids.data() + at, s.top.data() + at,
-                s.sums.data() + r);
-    });
+    over_rows(cpu, int(n), vocab,
+              [&](int r) { score_row(cpu.kernels, logits_row(logits, r), vocab, targets.data()[r], to.row(size_t(r))); });
   }
   return s.tuple();
 }
@@ -114,8 +112,32 @@ Runs runs_from(const Drafts& given, size_t sequences, size_t rows) {
   return runs;
 }
 
-Out<int32_t, 1> draw(Cpu& cpu, const Logits& logits, const std::vector<nb::object>& samplers, In<uint64_t, 1> positions, Masks masks,
-                     Drafts drafts) {
+// Of rows that are scored as they are drawn from: how many alternatives each wants, below 0 = no log-probabilities.
+using Alternatives = std::optional<In<int32_t, 1>>;
+
+// Where those of each row go; `scored` gets what they are part of, with room for the most that a row wants.
+std::vector<Scores> scores_of(const Alternatives& given, size_t rows, int vocab, std::optional<Scored>& scored) {
+  if (!given) return std::vector<Scores>(rows);
+  require(given->size() == rows, "draw: one number of alternatives per row");
+  int most = 0;
+  for (size_t r = 0; r < rows; r++) most = std::max(most, int(given->data()[r]));
+  require(most <= vocab, "draw: more alternatives than tokens");
+  scored.emplace(rows, size_t(most));
+  const Scores all = scored->rows();
+  std::fill_n(all.chosen, rows, 0.0f);  // of what nobody asked for: 0
+  std::fill_n(all.ids, rows * size_t(most), 0);
+  std::fill_n(all.top, rows * size_t(most), 0.0f);
+  std::fill_n(all.log_sum, rows, 0.0);
+  std::vector<Scores> to;
+  for (size_t r = 0; r < rows; r++) {
+    to.push_back(all.row(r));
+    to.back().top_k = given->data()[r];
+  }
+  return to;
+}
+
+nb::tuple draw(Cpu& cpu, const Logits& logits, const std::vector<nb::object>& samplers, In<uint64_t, 1> positions, Masks masks,
+               Drafts drafts, Alternatives alternatives) {
   const int vocab = check_logits(logits);
   const size_t n = logits.shape(0), sequences = samplers.size();
   require(positions.size() == sequences, "draw: one position per sampler");
@@ -125,22 +147,26 @@ Out<int32_t, 1> draw(Cpu& cpu, const Logits& logits, const std::vector<nb::objec
   for (const nb::object& sampler : samplers) of.push_back(&nb::cast<PySampler&>(sampler));
   for (const PySampler* sampler : of) require(sampler->sampler.vocab() == vocab, "draw: a sampler for another vocabulary");
   auto out = fresh<int32_t, 1>({n});
+  std::optional<Scored> scored;
+  const std::vector<Scores> to = scores_of(alternatives, n, vocab, scored);
   std::vector<std::unique_ptr<Use>> uses;
   for (PySampler* sampler : of) uses.push_back(std::make_unique<Use>(*sampler));
-  nb::gil_scoped_release release;
-  over_rows(cpu, int(sequences), vocab, [&](int s) {
-    const int first = runs.first(size_t(s));
-    draw_drafted(cpu.kernels, logits_row(logits, first), logits.stride(0), runs.rows(size_t(s)), of[size_t(s)]->sampler,
-                 positions.data()[s], runs.drafts.data() + first, masks_row(masks, size_t(first)), out.data() + first);
-  });
-  return out;
+  {
+    nb::gil_scoped_release release;
+    over_rows(cpu, int(sequences), vocab, [&](int s) {
+      const int first = runs.first(size_t(s));
+      draw_drafted(cpu.kernels, logits_row(logits, first), logits.stride(0), runs.rows(size_t(s)), of[size_t(s)]->sampler,
+                   positions.data()[s], runs.drafts.data() + first, masks_row(masks, size_t(first)), out.data() + first, to.data() + first);
+    });
+  }
+  return nb::make_tuple(out, scored ? nb::object(scored->tuple()) : nb::none());
 }
 
 }  // namespace
 
 void bind_sampling(nb::module_& m, nb::class_<Cpu>& cpu) {
   cpu.def("score", &score, "logits"_a, "targets"_a, "k"_a);
-  cpu.def("draw", &draw, "logits"_a, "samplers"_a, "positions"_a, "masks"_a.none(), "drafts"_a = nb::none());
+  cpu.def("draw", &draw, "logits"_a, "samplers"_a, "positions"_a, "masks"_a.none(), "drafts"_a = nb::none(), "alternatives"_a = nb::none());
   nb::class_<Pieces>(m, "Pieces").def(nb::new_(&pieces_from), "pieces"_a);
   nb::class_<PySampler>(m, "Sampler")
       .def(

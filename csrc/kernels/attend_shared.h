@@ -12,7 +12,7 @@ using Halves = AttendOver<uint16_t>;
 
 constexpr bool kWide = V::kRegisters >= 32;
 constexpr int kSide = kWide ? 4 : 1;      // pages, or blocks of 16 dimensions, that several rows do side by side
-constexpr int kExpPages = kWide ? 2 : 3;  // whose exponentials go side by side
+constexpr int kExpPages = kWide ? 8 : 3;  // whose exponentials go side by side; fewer at the end
 constexpr int kAhead = 3;                 // pages from the one that is computed to the one that is fetched
 constexpr int kLine = 32;                 // cells of fp16 in a line of the cache
 
@@ -54,24 +54,31 @@ template <class Cell> inline Softmax softmax_begin(const AttendOver<Cell>& a, in
   return {m, sink ? exp16(V::sub(load_tail(sink, 1), m)) : V::set1(0.0f)};
 }
 
+// Of N pages at a time, as long as there are so many: exp(score - max) in their place, and `sum` grows by them.
+template <int N> inline void exp_pages(float*& scores, const float* end, F max, F& sum) {
+  F all = sum;
+  float* s = scores;
+  for (; end - s >= 16 * N; s += 16 * N) {
+    F e[N];
+    for (int i = 0; i < N; i++) e[i] = V::sub(V::load(s + 16 * i), max);
+    exp_each(e);
+    for (int i = 0; i < N; i++) {
+      V::store(s + 16 * i, e[i]);
+      all = V::add(all, e[i]);
+    }
+  }
+  scores = s;
+  sum = all;
+}
+
 // A row's scores become the numerators of their softmax; returns 1 / sum. Pages in order, lanes that the row does not see are exactly 0.
 inline float softmax(const Halves& a, int r, float* s, int known = 0, float most = kNone) {
-  Softmax begun = softmax_begin(a, r, s, known, most);
+  auto [max, sum] = softmax_begin(a, r, s, known, most);
   const float* end = s + (a.position[r] + 16) / 16 * 16;
-  const auto pages = [&]<int N>() {
-    for (; end - s >= 16 * N; s += 16 * N) {
-      F e[N];
-      for (int i = 0; i < N; i++) e[i] = V::sub(V::load(s + 16 * i), begun.max);
-      exp_each(e);
-      for (int i = 0; i < N; i++) {
-        V::store(s + 16 * i, e[i]);
-        begun.sum = V::add(begun.sum, e[i]);
-      }
-    }
-  };
-  pages.template operator()<kExpPages>();
-  pages.template operator()<1>();
-  return 1.0f / V::hsum(begun.sum);
+  exp_pages<kExpPages>(s, end, max, sum);
+  exp_pages<2>(s, end, max, sum);
+  exp_pages<1>(s, end, max, sum);
+  return 1.0f / V::hsum(sum);
 }
 
 }  // namespace

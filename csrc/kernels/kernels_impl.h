@@ -1,5 +1,5 @@
-// Every kernel except attention and the matrix product, of which only the order of its passes, once, over the 16-lane type V of the including
-// file. The sequence of operations per output is fixed here, so all instruction sets give the same bits.
+// Every kernel except attention, those over rows of logits (logits.h), and the matrix product, of which only the order of its passes, once, over
+// the 16-lane type V of the including file. The sequence of operations per output is fixed here, so all instruction sets give the same bits.
 //
 //   a sum over n values      lane 0: x0 + x16 + x32 ...    every set has 16 lanes, in one register, two, four or none
 //                            ...
@@ -11,46 +11,16 @@
 #pragma once
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <utility>
+#include "kernels/exp.h"
 #include "kernels/half.h"
 #include "kernels/kernels.h"
+#include "kernels/logits.h"
 
 namespace quintet {
 namespace {
 
-using F = V::F;
-constexpr int kMaxima = V::kRegisters >= 32 ? 4 : 1;  // of a row, in as many vectors
-constexpr int kExps = V::kRegisters >= 32 ? 4 : 2;    // of a row, side by side
 constexpr float kLeastMagnitude = 1e-35f;  // what is below need not have a finite quotient of 127, or 16383, by it, and is quantised to 0
-
-// x = exp(x) for x <= 88; below -87 exactly 0; NaN stays NaN, as V::max gives its second operand then. Range reduction to |r| <= ln2/2 and the
-// degree-6 polynomial of Cephes' expf (Moshier). N of them side by side: one alone waits for each of its steps.
-template <int N> inline void exp_each(F (&x)[N]) {
-  const auto each = [](auto step) {
-#pragma GCC unroll 4
-    for (int i = 0; i < N; i++) step(i);
-  };
-  const F low = V::set1(-87.0f);
-  F n[N], r[N], p[N];
-  each([&](int i) { r[i] = V::max(low, x[i]); });
-  each([&](int i) { n[i] = V::round(V::mul(r[i], V::set1(1.44269504088896341f))); });
-  each([&](int i) { r[i] = V::fma(n[i], V::set1(-0.693359375f), r[i]); });
-  each([&](int i) { r[i] = V::fma(n[i], V::set1(2.12194440e-4f), r[i]); });
-  each([&](int i) { p[i] = V::fma(V::set1(1.9875691500e-4f), r[i], V::set1(1.3981999507e-3f)); });
-  each([&](int i) { p[i] = V::fma(p[i], r[i], V::set1(8.3334519073e-3f)); });
-  each([&](int i) { p[i] = V::fma(p[i], r[i], V::set1(4.1665795894e-2f)); });
-  each([&](int i) { p[i] = V::fma(p[i], r[i], V::set1(1.6666665459e-1f)); });
-  each([&](int i) { p[i] = V::fma(p[i], r[i], V::set1(5.0000001201e-1f)); });
-  each([&](int i) { p[i] = V::fma(p[i], V::mul(r[i], r[i]), V::add(r[i], V::set1(1.0f))); });
-  each([&](int i) { x[i] = V::zero_below(x[i], low, V::times_pow2(p[i], n[i])); });
-}
-
-inline F exp16(F x) {
-  F alone[] = {x};
-  exp_each(alone);
-  return alone[0];
-}
 
 // A block of 32: 16 + 16 lanes.
 void quantize_blocks(const float* x, int n, const Blocks& to) {
@@ -171,13 +141,19 @@ void layer_norm(const float* x, const float* weight, const float* bias, int n, f
     V::store(out + i, V::fma(V::mul(V::sub(V::load(x + i), mean), s), V::load(weight + i), V::load(bias + i)));
 }
 
-void silu_mul(const float* gate, const float* up, int n, float* out) {
+template <int N> inline void silu_each(const float* gate, const float* up, float* out) {
   const F one = V::set1(1.0f), zero = V::set1(0.0f), low = V::set1(-80.0f);
-  for (int i = 0; i < n; i += 16) {
-    const F g = V::load(gate + i);
-    const F e = exp16(V::sub(zero, V::max(g, low)));  // kept finite: at -80 the quotient is already below 1e-33
-    V::store(out + i, V::mul(V::div(g, V::add(one, e)), V::load(up + i)));
-  }
+  F e[N];
+  for (int j = 0; j < N; j++) e[j] = V::sub(zero, V::max(V::load(gate + 16 * j), low));  // finite: at -80 the quotient is below 1e-33
+  exp_each(e);
+  for (int j = 0; j < N; j++) V::store(out + 16 * j, V::mul(V::div(V::load(gate + 16 * j), V::add(one, e[j])), V::load(up + 16 * j)));
+}
+
+void silu_mul(const float* gate, const float* up, int n, float* out) {
+  constexpr int side = 4;  // by measurement, with 16 registers as with 32
+  int i = 0;
+  for (; i + 16 * side <= n; i += 16 * side) silu_each<side>(gate + i, up + i, out + i);
+  for (; i < n; i += 16) silu_each<1>(gate + i, up + i, out + i);
 }
 
 // gelu(g) = g / 2 * (1 + tanh(u)) = g / (1 + exp(-2 u)), u = sqrt(2 / pi) * (g + 0.044715 g^3)
@@ -279,105 +255,6 @@ void rope(float* x, const float* cos, const float* sin, int dim) {
 
 void to_half(const float* x, int n, uint16_t* out) {
   for (int i = 0; i < n; i += 16) V::store_half(out + i, V::load(x + i));
-}
-
-float row_max(const float* x, int n) {
-  F m = V::set1(-std::numeric_limits<float>::infinity()), others[3] = {m, m, m};  // a maximum is the same in any order
-  int i = 0;
-  for (; i + 64 <= n; i += 64) {
-    m = V::max(V::load(x + i), m);
-    for (int j = 0; j < 3; j++) others[j] = V::max(V::load(x + i + 16 * (j + 1)), others[j]);
-  }
-  for (const F& other : others) m = V::max(other, m);
-  for (; i + 16 <= n; i += 16) m = V::max(V::load(x + i), m);
-  float best = V::hmax(m);
-  for (; i < n; i++) best = x[i] > best ? x[i] : best;
-  return best;
-}
-
-// 0 times a value that is NaN or +infinity is NaN; -infinity, a masked token, is first raised to the lowest finite value. Maxima and zeros
-// are the same in any order, so several of each are kept where there are registers: one alone waits for its addition at each value.
-float row_max_checked(const float* x, int n) {
-  const float inf = std::numeric_limits<float>::infinity();
-  const F zero = V::set1(0.0f), lowest = V::set1(std::numeric_limits<float>::lowest());
-  F m[kMaxima], poison[kMaxima];
-  for (int j = 0; j < kMaxima; j++) m[j] = V::set1(-inf), poison[j] = zero;
-  const auto see = [&](int j, F v) {
-    m[j] = V::max(v, m[j]);
-    poison[j] = V::fma(V::max(lowest, v), zero, poison[j]);
-  };
-  int i = 0;
-  for (; i + 16 * kMaxima <= n; i += 16 * kMaxima)
-    for (int j = 0; j < kMaxima; j++) see(j, V::load(x + i + 16 * j));
-  for (; i + 16 <= n; i += 16) see(0, V::load(x + i));
-  for (int j = 1; j < kMaxima; j++) {
-    m[0] = V::max(m[j], m[0]);
-    poison[0] = V::add(poison[0], poison[j]);
-  }
-  float best = V::hmax(m[0]);
-  bool sound = V::hsum(poison[0]) == 0.0f;
-  for (; i < n; i++) {
-    best = x[i] > best ? x[i] : best;
-    sound = sound && x[i] < inf;
-  }
-  return sound ? best : std::numeric_limits<float>::quiet_NaN();
-}
-
-// The tail is padded with lanes far below any maximum: their exp is exactly 0.
-inline F load_tail(const float* x, int n) {
-  float t[16];
-  for (int i = 0; i < 16; i++) t[i] = i < n ? x[i] : -std::numeric_limits<float>::infinity();
-  return V::load(t);
-}
-
-float row_sum_exp(const float* x, int n, float max, float scale) {
-  const F m = V::set1(max), s = V::set1(scale);
-  F sum = V::set1(0.0f);
-  int i = 0;
-  for (; i + 16 * kExps <= n; i += 16 * kExps) {
-    F e[kExps];
-    for (int j = 0; j < kExps; j++) e[j] = V::mul(V::sub(V::load(x + i + 16 * j), m), s);
-    exp_each(e);
-    for (const F& each : e) sum = V::add(sum, each);
-  }
-  for (; i + 16 <= n; i += 16) sum = V::add(sum, exp16(V::mul(V::sub(V::load(x + i), m), s)));
-  if (i < n) sum = V::add(sum, exp16(V::mul(V::sub(load_tail(x + i, n - i), m), s)));
-  return V::hsum(sum);
-}
-
-// y is kept finite, as 0 times -infinity is no number.
-float row_sum_exp_times(const float* x, int n, float max, float scale) {
-  const F m = V::set1(max), s = V::set1(scale), low = V::set1(-88.0f);
-  F sum = V::set1(0.0f);
-  for (int i = 0; i < n; i += 16) {
-    const F y = V::max(V::mul(V::sub(i + 16 <= n ? V::load(x + i) : load_tail(x + i, n - i), m), s), low);
-    sum = V::fma(exp16(y), y, sum);
-  }
-  return V::hsum(sum);
-}
-
-void row_moments(const float* x, int n, float max, float* out) {
-  const F m = V::set1(max), lowest = V::set1(std::numeric_limits<float>::lowest()), one = V::set1(1.0f);
-  F sum = V::set1(0.0f), squares = sum, count = sum;
-  for (int i = 0; i < n; i += 16) {
-    const F v = i + 16 <= n ? V::load(x + i) : load_tail(x + i, n - i);
-    const F d = V::zero_below(v, lowest, V::sub(v, m));
-    sum = V::add(sum, d);
-    squares = V::fma(d, d, squares);
-    count = V::add(count, V::zero_below(v, lowest, one));
-  }
-  out[0] = V::hsum(sum), out[1] = V::hsum(squares), out[2] = V::hsum(count);
-}
-
-void row_exp(const float* x, int n, float max, float scale, float* out) {
-  const F m = V::set1(max), s = V::set1(scale);
-  int i = 0;
-  for (; i + 16 <= n; i += 16) V::store(out + i, exp16(V::mul(V::sub(V::load(x + i), m), s)));
-  if (i < n) {
-    float t[16];
-    V::store(t, exp16(V::mul(V::sub(load_tail(x + i, n - i), m), s)));
-    std::memcpy(out + i, t, size_t(n - i) * 4);
-  }
 }
 
 void attend(const AttendOver<uint16_t>& a);  // attend.h

@@ -116,15 +116,16 @@ void largest(const float* x, int n, const std::vector<float>& maxima, int count,
   }
 }
 
-void score_with(const Kernels& k, const float* x, int n, const std::vector<float>& maxima, bool sound, int target, int count,
-                std::vector<float>& masses, float* chosen, int32_t* ids, float* top, double* log_sum) {
+void score_with(const Kernels& k, const float* x, int n, const std::vector<float>& maxima, bool sound, int target,
+                std::vector<float>& masses, bool weighed, const Scores& to) {
   const float max = row_max(maxima);
-  if (std::isfinite(max)) chunk_masses(k, x, n, max, 1.0f, masses);
-  *log_sum = sound ? log_sum_exp(masses, max) : std::numeric_limits<double>::quiet_NaN();
-  *chosen = float(double(x[target]) - *log_sum);
-  if (count < 1) return;
-  largest(x, n, maxima, count, ids, top);
-  for (int i = 0; i < count; i++) top[i] = float(double(top[i]) - *log_sum);
+  if (!weighed && std::isfinite(max)) chunk_masses(k, x, n, max, 1.0f, masses);
+  const double log_sum = sound ? log_sum_exp(masses, max) : std::numeric_limits<double>::quiet_NaN();
+  *to.log_sum = log_sum;
+  *to.chosen = float(double(x[target]) - log_sum);
+  if (to.top_k < 1) return;
+  largest(x, n, maxima, to.top_k, to.ids, to.top);
+  for (int i = 0; i < to.top_k; i++) to.top[i] = float(double(to.top[i]) - log_sum);
 }
 
 }  // namespace quintet

@@ -1,6 +1,7 @@
 // Passes over a row of logits as wide as the vocabulary, in chunks whose maxima are kept so that later passes can skip most of them.
 // Masses are added in a fixed order: as floats in 16 lanes within a chunk, then as doubles.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 #include "kernels/kernels.h"
@@ -38,9 +39,21 @@ float reached_by(const std::vector<float>& maxima, int count);
 // The `count` largest values with their ids, largest first, ties by lower id; NaN counts as -infinity. 0 < count <= n.
 void largest(const float* x, int n, const std::vector<float>& maxima, int count, int32_t* ids, float* values);
 
-// The log-sum-exp of a row, NaN if it is not `sound`; the target's value less it, rounded once; and so the `count` largest, with their ids as
-// above. `masses` is memory for it. 0 <= count <= n.
-void score_with(const Kernels& k, const float* x, int n, const std::vector<float>& maxima, bool sound, int target, int count,
-                std::vector<float>& masses, float* chosen, int32_t* ids, float* top, double* log_sum);
+// Where a row's log-probabilities go: of one token, and of the top_k most likely ones, most likely first, ties by lower id. A token's is its
+// logit less the log-sum-exp, rounded once; NaN where the row is not finite. Below 0, top_k says that none are wanted.
+struct Scores {
+  int top_k = -1;  // <= n
+  float* chosen = nullptr;
+  int32_t* ids = nullptr;  // [top_k], as is `top`
+  float* top = nullptr;
+  double* log_sum = nullptr;
+
+  // Of row r, if these are of the first of many, one after the other.
+  Scores row(size_t r) const { return {top_k, chosen + r, ids + r * size_t(top_k), top + r * size_t(top_k), log_sum + r}; }
+};
+
+// A row's scores by its maxima, `sound` as they tell. `masses` are those at scale 1 if the row is `weighed`, else memory for them.
+void score_with(const Kernels& k, const float* x, int n, const std::vector<float>& maxima, bool sound, int target,
+                std::vector<float>& masses, bool weighed, const Scores& to);
 
 }  // namespace quintet

@@ -13,6 +13,7 @@
 #include <vector>
 #include "kernels/activations.h"
 #include "kernels/kernels.h"
+#include "kernels/row_passes.h"
 #include "cpu.h"
 #include "model/config.h"
 #include "model/rope.h"
@@ -84,8 +85,8 @@ class Model {
   // The same of one token per row: out[i] is what logits() gives for tokens[i], from 0 to vocab - 1, in rows[i].
   void logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* out);
   // Log-softmax of n hidden rows without their logits ever being there at once: a block of rows at a time, in memory that is used again. Of
-  // each row the log-probability of `targets`, and the k most likely tokens with theirs; 0 <= k <= vocab. The bits are score_row's.
-  void score(const uint8_t* rows, int n, const int32_t* targets, int k, float* chosen, int32_t* ids, float* top, double* log_sums);
+  // each row what score_row tells of its target, to the bit; `to` is the first row's, 0 <= to.top_k <= vocab.
+  void score(const uint8_t* rows, int n, const int32_t* targets, const Scores& to);
   int vocab_stride() const { return (config_.vocab + 15) / 16 * 16; }
   const Config& config() const { return config_; }
   int pages() const { return pages_; }

@@ -32,7 +32,7 @@ void Model::score_chunk(Scoring& s, const Activations::View& rows, int count, in
   }
 }
 
-void Model::score(const uint8_t* rows, int n, const int32_t* targets, int k, float* chosen, int32_t* ids, float* top, double* log_sums) {
+void Model::score(const uint8_t* rows, int n, const int32_t* targets, const Scores& to) {
   const int vocab = config_.vocab, chunks = chunks_of(vocab);
   const size_t stride = size_t(vocab_stride());
   if (!scoring_) scoring_ = std::make_unique<Scoring>();
@@ -46,8 +46,7 @@ void Model::score(const uint8_t* rows, int n, const int32_t* targets, int k, flo
     const float* row = s.logits.data() + r * stride;
     bool sound = true;
     for (int c = 0; c < chunks; c++) sound = sound && s.sound[size_t(c * kBlock) + r];
-    const size_t at = size_t(i) * size_t(k);
-    score_with(k_, row, vocab, s.maxima[r], sound, targets[i], k, s.masses[r], chosen + i, ids + at, top + at, log_sums + i);
+    score_with(k_, row, vocab, s.maxima[r], sound, targets[i], s.masses[r], false, to.row(size_t(i)));
   };
   team_.run([&](Team::Walk& walk) {
     for (int first = 0; first < n; first += kBlock) {

@@ -18,7 +18,6 @@
 #include "sampling/sample.h"
 #include <algorithm>
 #include <limits>
-#include "kernels/row_passes.h"
 #include "sampling/sampler_filters.h"
 
 namespace quintet {
@@ -55,8 +54,8 @@ float edit(const Kernels& k, const float* logits, const Sampler& sampler, const 
 }
 
 struct Edited {
-  int32_t refusal = 0;  // below 0: there is nothing to draw
-  const float* logits = nullptr;
+  int32_t refusal = 0;            // below 0: there is nothing to draw
+  const float* logits = nullptr;  // with these maxima in `scratch`
   float max = 0.0f;
 };
 
@@ -90,32 +89,46 @@ Row filtered(const Kernels& k, const Edited& edited, const Sampler& sampler, uin
   return row;
 }
 
-}  // namespace
+struct Drawn {
+  int32_t token;
+  bool weighed = false;  // `scratch.chunks` are the masses of `edited` at temperature 1
+};
 
-// The caller has checked 0 <= target < vocab and 0 <= top_k <= vocab.
-void score_row(const Kernels& k, const float* logits, int vocab, int target, int top_k, float* chosen, int32_t* top_ids, float* top,
-               double* log_sum) {
-  const bool sound = chunk_maxima(k, logits, vocab, scratch.maxima);
-  score_with(k, logits, vocab, scratch.maxima, sound, target, top_k, scratch.chunks, chosen, top_ids, top, log_sum);
-}
-
-int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64_t position, const uint32_t* mask) {
-  const Edited edited = edited_row(k, logits, sampler, mask);
-  if (edited.refusal < 0) return edited.refusal;
+Drawn draw_edited(const Kernels& k, const Edited& edited, Sampler& sampler, uint64_t position) {
   const int32_t likeliest = first_of(edited.logits, sampler.vocab(), scratch.maxima, edited.max);
-  if (!is_drawn(sampler, edited)) return likeliest;
+  if (!is_drawn(sampler, edited)) return {likeliest};
   Row row = filtered(k, edited, sampler, position);
   const int32_t token = draw(row, uniform(sampler.controls().seed, position, Purpose::token)).value_or(likeliest);
   if (sampler.controls().mirostat_target > 0.0f) sampler.drew(token, surprise(row, token));
-  return token;
+  return {token, row.weighed && row.scale == 1.0f};
+}
+
+}  // namespace
+
+// The caller has checked 0 <= target < vocab and 0 <= top_k <= vocab.
+void score_row(const Kernels& k, const float* logits, int vocab, int target, const Scores& to) {
+  const bool sound = chunk_maxima(k, logits, vocab, scratch.maxima);
+  score_with(k, logits, vocab, scratch.maxima, sound, target, scratch.chunks, false, to);
+}
+
+// Log-probabilities are the model's own. Where nothing edits the row they share its maxima with the draw, and at temperature 1 its masses.
+int32_t draw_row(const Kernels& k, const float* logits, Sampler& sampler, uint64_t position, const uint32_t* mask, const Scores& to) {
+  const Edited edited = edited_row(k, logits, sampler, mask);
+  if (edited.refusal < 0) return edited.refusal;
+  const Drawn drawn = draw_edited(k, edited, sampler, position);
+  if (to.top_k < 0) return drawn.token;
+  if (edited.logits == logits) score_with(k, logits, sampler.vocab(), scratch.maxima, true, drawn.token, scratch.chunks, drawn.weighed, to);
+  else score_row(k, logits, sampler.vocab(), drawn.token, to);
+  return drawn.token;
 }
 
 void draw_drafted(const Kernels& k, const float* logits, int64_t stride, int rows, Sampler& sampler, uint64_t position,
-                  const int32_t* drafts, const uint32_t* masks, int32_t* tokens) {
+                  const int32_t* drafts, const uint32_t* masks, int32_t* tokens, const Scores* to) {
   const size_t words = mask_words(sampler.vocab());
   std::fill(tokens, tokens + rows, kNotDrawn);
   for (int r = 0; r < rows; r++) {
-    tokens[r] = draw_row(k, logits + r * stride, sampler, position + uint64_t(r), masks ? masks + size_t(r) * words : nullptr);
+    const uint32_t* mask = masks ? masks + size_t(r) * words : nullptr;
+    tokens[r] = draw_row(k, logits + r * stride, sampler, position + uint64_t(r), mask, to[r]);
     if (tokens[r] < 0 || tokens[r] != drafts[r]) return;
     sampler.accept(tokens[r]);
   }

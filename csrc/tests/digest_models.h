@@ -195,7 +195,7 @@ void whole_model(const Kernels& k, const std::string& name, const Config& c, Res
     float chosens[70], tops[70][5];
     double log_sums[70];
     int32_t likeliest[70][5];
-    m.score(hidden.data(), 70, tokens.data(), 5, chosens, likeliest[0], tops[0], log_sums);
+    m.score(hidden.data(), 70, tokens.data(), {5, chosens, likeliest[0], tops[0], log_sums});
     Digest d, draws;
     d.add(hidden);
     for (int i = 0; i < 70; i++) {
@@ -204,7 +204,7 @@ void whole_model(const Kernels& k, const std::string& name, const Config& c, Res
       float chosen, top[5];
       double log_sum;
       int32_t ids[5];
-      score_row(k, l, c.vocab, tokens[size_t(i)], 5, &chosen, ids, top, &log_sum);
+      score_row(k, l, c.vocab, tokens[size_t(i)], {5, &chosen, ids, top, &log_sum});
       if (std::memcmp(&chosen, chosens + i, 4) || std::memcmp(ids, likeliest[i], 20) || std::memcmp(top, tops[i], 20) ||
           std::memcmp(&log_sum, log_sums + i, 8)) {
         std::printf("FAIL %s: row %d scored in a block has other bits than alone\n", k.name, i);

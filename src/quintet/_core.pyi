@@ -10,6 +10,8 @@ OUTCOMES: dict[str, int]
 
 LAYOUT: int
 
+_Scored = tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.float64]]
+
 def isas() -> list[str]: ...
 def packed_bytes(type: str, rows: int, cols: int, quantize: str) -> int: ...  # noqa: A002 - the C++ name
 def checksums(
@@ -42,9 +44,7 @@ class Cpu:
     def isa(self) -> str: ...
     def begin_counting(self) -> None: ...
     def end_counting(self) -> list[dict[str, float]]: ...
-    def score(
-        self, logits: npt.NDArray[np.float32], targets: npt.NDArray[np.int32], k: int
-    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.float64]]: ...
+    def score(self, logits: npt.NDArray[np.float32], targets: npt.NDArray[np.int32], k: int) -> _Scored: ...
     def draw(
         self,
         logits: npt.NDArray[np.float32],
@@ -52,7 +52,8 @@ class Cpu:
         positions: npt.NDArray[np.uint64],
         masks: npt.NDArray[np.uint32] | None,
         drafts: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None = ...,
-    ) -> npt.NDArray[np.int32]: ...
+        alternatives: npt.NDArray[np.int32] | None = ...,
+    ) -> tuple[npt.NDArray[np.int32], _Scored | None]: ...
 
 class Pieces:
     def __init__(self, pieces: list[bytes]) -> None: ...

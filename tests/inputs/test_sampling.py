@@ -121,7 +121,7 @@ def test_whatever_prepare_lets_pass_the_core_takes(sampling: Sampling) -> None:
         return
     made = NATIVE.make(resolved.sampling, resolved.bad_words, (1, 2, 1))
     made.accept(3)
-    assert -2 <= NATIVE.draw(np.zeros((1, VOCAB), np.float32), [made], np.zeros(1, np.uint64))[0] < VOCAB
+    assert -2 <= NATIVE.draw(np.zeros((1, VOCAB), np.float32), [made], np.zeros(1, np.uint64)).tokens[0] < VOCAB
 
 
 # ---- the engine

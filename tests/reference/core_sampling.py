@@ -53,7 +53,7 @@ def sampler(vocab: int | _core.Pieces, prompt: Sequence[int] = (), output: Seque
 def draw_many(logits: F32, samplers: Sequence[_core.Sampler], positions: Sequence[int], masks: U32 | None = None) -> I32:
     """One draw of each sampler at its position, from rows [R, V] or all from the same row [V]."""
     rows = np.ascontiguousarray(np.broadcast_to(logits, (len(samplers), logits.shape[-1])))
-    return CPU.draw(rows, list(samplers), np.array(positions, np.uint64), masks)
+    return CPU.draw(rows, list(samplers), np.array(positions, np.uint64), masks)[0]
 
 
 def draw(logits: F32, position: int = 0, mask: U32 | None = None, **controls: Any) -> int:

@@ -154,7 +154,7 @@ def alone(sequence: PreparedSequence, window: int = 0) -> list[Told]:
     ends = set(sequence.sampling.stop_token_ids) | (set() if sequence.sampling.ignore_eos else TOKENIZER.eos_ids)
     for count in range(1, sequence.max_tokens + 1):
         logits = _logits(np.array([keys], np.uint64), np.array(tokens[-1:]))
-        drawn = _samplers.draw(logits, [sampler], np.array([len(tokens)], np.uint64))
+        drawn = _samplers.draw(logits, [sampler], np.array([len(tokens)], np.uint64)).tokens
         token = int(drawn[0])
         if token < 0:
             assert token == Outcome.NOT_FINITE

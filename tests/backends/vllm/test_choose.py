@@ -12,7 +12,7 @@ import pytest
 
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.samplers import NativeSamplers
-from quintet.backends.native.core.types import F32, I32, U64, Outcome
+from quintet.backends.native.core.types import F32, U64, Drawn, Outcome
 from quintet.backends.vllm import choose
 from quintet.backends.vllm.choose import Chooser, Row
 from quintet.backends.vllm.wire import Choose, decode_choose, encode_choose
@@ -76,7 +76,7 @@ def alone(sampling: Sampling, row: int, steps: int) -> list[int]:
     own = core.make(sampling, (), PROMPT)
     for step in range(steps):
         positions: U64 = np.array([len(PROMPT) + step], np.uint64)
-        (token,) = core.draw(logits(step, row + 1)[row:], [own], positions).tolist()
+        (token,) = core.draw(logits(step, row + 1)[row:], [own], positions).tokens.tolist()
         own.accept(token)
         drawn.append(token)
     return drawn
@@ -251,10 +251,10 @@ class Breaking(NativeSamplers):
             self.broken.append(made)
         return made
 
-    def draw(self, given: F32, samplers: Sequence[Any], positions: U64, masks: Any = None, drafts: Any = None) -> I32:
+    def draw(self, given: F32, samplers: Sequence[Any], *rest: Any) -> Drawn:
         if any(one in self.broken for one in samplers):
             raise RuntimeError("no token for this one")
-        return super().draw(given, samplers, positions, masks, drafts)
+        return super().draw(given, samplers, *rest)
 
 
 @pytest.mark.parametrize("seed", [666, 667])

@@ -149,7 +149,7 @@ class Chooser:
             masks = self._masks(own)
             samplers = [row.sampler for row in own if row.sampler is not None]
             positions = np.array([row.position for row in own], np.uint64)
-            drawn = self.samplers.draw(logits if len(own) == len(rows) else logits[ready], samplers, positions, masks)
+            drawn = self.samplers.draw(logits if len(own) == len(rows) else logits[ready], samplers, positions, masks).tokens
         except BaseException:  # whatever it is: nothing may reach vLLM's loop
             _log.exception("tokens could not be chosen")
             return False

@@ -72,7 +72,7 @@ def check(cases: list[dict[str, Any]]) -> None:
     samplers = [case["sampler"]() for case in cases]
     width = cases[0]["logits"].shape[1]
     masks = [case["masks"] if case["masks"] is not None else np.full((ROWS, -(-width // 32)), 2**32 - 1, np.uint32) for case in cases]
-    found = CPU.draw(
+    found, _ = CPU.draw(
         np.concatenate([case["logits"][: case["length"]] for case in cases]),
         samplers,
         np.array([case["position"] for case in cases], np.uint64),

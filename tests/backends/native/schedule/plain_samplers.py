@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from quintet.backends.native.core.types import F32, I32, U32, U64, Drafted, Outcome, Sampler, Scores
+from quintet.backends.native.core.types import F32, I32, U32, U64, Drafted, Drawn, Outcome, Sampler, Scores
 from quintet.request import Sampling
 
 MEMORY = 0.25
@@ -62,8 +62,14 @@ class PlainSamplers:
         return PlainSampler(sampling)
 
     def draw(
-        self, logits: F32, samplers: Sequence[Sampler], positions: U64, masks: U32 | None = None, drafts: Drafted | None = None
-    ) -> I32:
+        self,
+        logits: F32,
+        samplers: Sequence[Sampler],
+        positions: U64,
+        masks: U32 | None = None,
+        drafts: Drafted | None = None,
+        alternatives: I32 | None = None,
+    ) -> Drawn:
         assert masks is None, "guides are the compiled core's"
         lengths = [1] * len(logits) if drafts is None else drafts.lengths.tolist()
         drafted = [-1] * len(logits) if drafts is None else drafts.tokens.tolist()
@@ -77,7 +83,9 @@ class PlainSamplers:
                     break
                 plain.accept(token)
             first += length
-        return tokens
+        if alternatives is None:
+            return Drawn(tokens)
+        return Drawn(tokens, self.score(logits, np.maximum(tokens, 0), max(0, int(alternatives.max()))))
 
     def score(self, logits: F32, targets: I32, k: int) -> Scores:
         with np.errstate(invalid="ignore"):  # rows that are not finite give NaN

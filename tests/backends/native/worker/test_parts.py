@@ -12,7 +12,7 @@ import pytest
 from tests.backends.native.schedule.harness import Oracle, prepared
 from tests.backends.native.worker.harness import NATIVE, Simulation, assert_as_alone
 
-from quintet.backends.native.core.types import F32, I32, U8, U32, U64, Batch, Drafted, Meanwhile, Outcome, Sampler
+from quintet.backends.native.core.types import F32, I32, U8, U32, U64, Batch, Drafted, Drawn, Meanwhile, Outcome, Sampler
 from quintet.backends.native.schedule.emit import FAILED
 from quintet.backends.native.worker.parts import run
 from quintet.backends.toy import ToyRunner
@@ -82,13 +82,19 @@ class AllergicSamplers:
         return Seeded(NATIVE.make(sampling, bad_words, prompt), sampling.seed)
 
     def draw(
-        self, logits: F32, samplers: Sequence[Sampler], positions: U64, masks: U32 | None = None, drafts: Drafted | None = None
-    ) -> I32:
+        self,
+        logits: F32,
+        samplers: Sequence[Sampler],
+        positions: U64,
+        masks: U32 | None = None,
+        drafts: Drafted | None = None,
+        alternatives: I32 | None = None,
+    ) -> Drawn:
         ours = cast("Sequence[Seeded]", samplers)
-        tokens = NATIVE.draw(logits, [sampler.inner for sampler in ours], positions, masks, drafts)
+        drawn = NATIVE.draw(logits, [sampler.inner for sampler in ours], positions, masks, drafts, alternatives)
         if any(sampler.seed == 666 for sampler in ours):
             raise RuntimeError("666")
-        return tokens
+        return drawn
 
     def score(self, logits: F32, targets: I32, k: int) -> Any:
         return NATIVE.score(logits, targets, k)
@@ -159,9 +165,9 @@ def test_a_dead_end_ends_its_sequence_and_no_other(monkeypatch: pytest.MonkeyPat
     simulation = Parts()
     draw = NATIVE.draw
 
-    def ended(logits: F32, samplers: Sequence[Sampler], positions: U64, *rest: Any) -> I32:
-        tokens = draw(logits, samplers, positions, *rest)
-        return np.where(positions == len(TEXT) + 1, np.int32(Outcome.NOTHING_LEFT), tokens)
+    def ended(logits: F32, samplers: Sequence[Sampler], positions: U64, *rest: Any) -> Drawn:
+        tokens = draw(logits, samplers, positions, *rest).tokens
+        return Drawn(np.where(positions == len(TEXT) + 1, np.int32(Outcome.NOTHING_LEFT), tokens))
 
     monkeypatch.setattr(NATIVE, "draw", ended)
     simulation.add(0, prepared(TEXT, 9))

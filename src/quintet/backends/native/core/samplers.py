@@ -10,7 +10,7 @@ import numpy as np
 
 from quintet import _core
 from quintet.backends.native.core.cpu import Cpu
-from quintet.backends.native.core.types import F32, I32, U32, U64, Drafted, Outcome, Sampler, Scores
+from quintet.backends.native.core.types import F32, I32, U32, U64, Drafted, Drawn, Outcome, Sampler, Scores
 from quintet.request import Sampling
 
 if {outcome.name: outcome.value for outcome in Outcome} != _core.OUTCOMES:
@@ -47,10 +47,18 @@ class NativeSamplers:
         return _core.Sampler(controls, self._pieces, np.array(prompt, np.int32))
 
     def draw(
-        self, logits: F32, samplers: Sequence[Sampler], positions: U64, masks: U32 | None = None, drafts: Drafted | None = None
-    ) -> I32:
+        self,
+        logits: F32,
+        samplers: Sequence[Sampler],
+        positions: U64,
+        masks: U32 | None = None,
+        drafts: Drafted | None = None,
+        alternatives: I32 | None = None,
+    ) -> Drawn:
         ours = cast("Sequence[_core.Sampler]", samplers)
-        return self._cpu.draw(logits, ours, positions, masks, None if drafts is None else (drafts.lengths, drafts.tokens))
+        drafted = None if drafts is None else (drafts.lengths, drafts.tokens)
+        tokens, scored = self._cpu.draw(logits, ours, positions, masks, drafted, alternatives)
+        return Drawn(tokens, None if scored is None else Scores(*scored))
 
     def score(self, logits: F32, targets: I32, k: int) -> Scores:
         return Scores(*self._cpu.score(logits, targets, k))

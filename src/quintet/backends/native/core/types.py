@@ -194,6 +194,20 @@ class Scores:
     log_sums: npt.NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What rows of logits gave.
+
+    Args:
+        tokens: int32 [R], token ids, or an ``Outcome``.
+        scores: of the tokens, with as many alternatives as any row asked for, where a row did; 0 beyond what it asked for itself, and
+            where it has no token.
+    """
+
+    tokens: I32
+    scores: Scores | None = None
+
+
 class Outcome(enum.IntEnum):
     """What a row gives instead of a token. All are below 0, which no token id is; csrc/sampling/sample.h has the same."""
 
@@ -258,8 +272,14 @@ class Samplers(Protocol):
         ...
 
     def draw(
-        self, logits: F32, samplers: Sequence[Sampler], positions: U64, masks: U32 | None = None, drafts: Drafted | None = None
-    ) -> I32:
+        self,
+        logits: F32,
+        samplers: Sequence[Sampler],
+        positions: U64,
+        masks: U32 | None = None,
+        drafts: Drafted | None = None,
+        alternatives: I32 | None = None,
+    ) -> Drawn:
         """Choose one token per row of float32 [R, V]; the logits are not changed. The order of steps is in docs/sampling.md.
 
         A row's token depends on its own logits, sampler and position only. With drafts a sequence draws at its rows in turn, as long as
@@ -269,9 +289,8 @@ class Samplers(Protocol):
             samplers: [S], made by ``make``, no two the same; S = R without drafts.
             positions: [S], of the first token to be drawn in each sequence: the counters of the random numbers.
             masks: [R, ceil(V / 32)], a bit per token, lowest first: 0 bans it. ``None``: bans none.
-
-        Returns:
-            int32 [R]: token ids, or an ``Outcome``.
+            alternatives: [R], so many of a row's most likely tokens are to be told with the log-probability of its drawn one; below 0:
+                neither. ``None``: of no row. To ask here is cheaper than ``score``, as the row has been looked at.
         """
         ...
 

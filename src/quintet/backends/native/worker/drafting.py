@@ -264,9 +264,10 @@ class Drafting:
         masks, going = self._masks(ready)
         samplers = [one.sampler for one in ready if one.sampler is not None]
         positions = np.array([one.seq.length + len(one.draft) for one in ready], np.uint64)
-        tokens = self._samplers.draw(logits, samplers, positions, masks)
-        chosen = self._samplers.score(logits, np.maximum(tokens, 0), 0).chosen.tolist()
-        for at, (one, token) in enumerate(zip(ready, tokens.tolist(), strict=True)):
+        drawn = self._samplers.draw(logits, samplers, positions, masks, alternatives=np.zeros(len(ready), np.int32))
+        assert drawn.scores is not None, "asked for"
+        chosen = drawn.scores.chosen.tolist()
+        for at, (one, token) in enumerate(zip(ready, drawn.tokens.tolist(), strict=True)):
             going[at] = going[at] and token >= 0 and not one.seq.ends_with(token, self._eos_ids)
             going[at] = going[at] and (one.follower is None or one.follower.consume(token))
             if not going[at] or one.sampler is None:

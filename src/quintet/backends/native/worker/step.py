@@ -168,10 +168,12 @@ class Stepper:
         if drafted and masked:
             drafted.tokens[masked.ends] = -1
         positions = np.array([seq.length for seq in draws], np.uint64)
-        tokens = self._samplers.draw(logits, samplers, positions, masked.bits if masked else None, drafted)
-        results.tokens = tokens.tolist()
         owners = draws if drafted is None else [segment.seq for segment in drawing for _ in range(segment.draws)]
-        self._score_draws(owners, logits, tokens, results)
+        asked = [-1 if seq.logprobs is None else seq.logprobs for seq in owners]
+        alternatives = np.array(asked, np.int32) if max(asked) >= 0 else None
+        drawn = self._samplers.draw(logits, samplers, positions, masked.bits if masked else None, drafted, alternatives)
+        results.tokens = drawn.tokens.tolist()
+        _tell_scores(owners, logits, drawn.scores, results)
 
     def _hold(self, flat: Flat, masked: Masked, results: Results) -> list[int]:
         """Keep the rows that cannot be drawn from yet; returns which of all can."""
@@ -185,23 +187,6 @@ class Stepper:
             else:
                 rows += own
         return rows
-
-    def _score_draws(self, owners: Items[Sequence], logits: F32, tokens: I32, results: Results) -> None:
-        """Log-probabilities of the tokens drawn from each row, for those sequences that want them."""
-        results.logprobs = [None] * len(owners)
-        results.tops = [()] * len(owners)
-        drawn = results.tokens
-        wanted = [row for row, seq in enumerate(owners) if seq.logprobs is not None and drawn[row] != Outcome.NOT_DRAWN]
-        if not wanted:
-            return
-        if len(wanted) < len(owners):
-            logits, tokens = logits[wanted], tokens[wanted]
-        most = max(owners[row].logprobs or 0 for row in wanted)
-        scores = self._samplers.score(logits, np.maximum(tokens, 0), most)  # of a row that gave no token, no score is used
-        for at, (row, logprob, top) in enumerate(zip(wanted, scores.chosen.tolist(), tops_of(scores, most), strict=True)):
-            seq = owners[row]
-            results.logprobs[row] = logprob
-            results.tops[row] = _of(seq.logprob_ids, logits[at], scores.log_sums[at]) if seq.logprob_ids else top[: seq.logprobs]
 
     def sampler(self, seq: Sequence) -> Sampler:
         """The sequence's own, having seen all of its tokens."""
@@ -262,6 +247,19 @@ def _given(flat: Flat) -> Given:
     places = np.concatenate([np.arange(first, first + len(rows), dtype=np.int32) for first, rows in flat.given])
     spans = np.array(flat.spans, np.int32).reshape(-1, 2)
     return Given(places, np.ascontiguousarray(np.concatenate([rows for _, rows in flat.given])), spans)
+
+
+def _tell_scores(owners: Items[Sequence], logits: F32, scores: Scores | None, results: Results) -> None:
+    """Log-probabilities of the tokens drawn from each row, for those sequences that want them."""
+    results.logprobs = [None] * len(owners)
+    results.tops = [()] * len(owners)
+    if scores is None:
+        return
+    for row, (seq, logprob, top) in enumerate(zip(owners, scores.chosen.tolist(), tops_of(scores, scores.top.shape[1]), strict=True)):
+        if seq.logprobs is None or results.tokens[row] == Outcome.NOT_DRAWN:
+            continue
+        results.logprobs[row] = logprob
+        results.tops[row] = _of(seq.logprob_ids, logits[row], scores.log_sums[row]) if seq.logprob_ids else top[: seq.logprobs]
 
 
 def _of(ids: tuple[int, ...], logits: F32, log_sum: float) -> Top:
