@@ -142,17 +142,13 @@ def test_a_safety_model_is_found_as_any_model_and_must_be_served_for_it() -> Non
     async def test(app: ASGIApp, _: ScriptedBackend, __: Guard) -> None:
         for name in ("guard", "Meta-Llama/Llama-Guard-7b", "meta-llama/guard"):
             assert (await acall(app, {**ASK, "safety_model": name}, path=PATH)).status == 200
-        unknown = await acall(app, {**ASK, "safety_model": "nobody"}, path=PATH)
-        assert unknown.status == 404
-        error = unknown.json()["error"]
-        assert (error["param"], error["code"]) == ("safety_model", "model_not_found")
-        assert (await acall(app, {**ASK, "safety_model": ""}, path=PATH)).status == 404  # no name, and nothing goes unjudged for it
-        other = await acall(app, {**ASK, "safety_model": "cat"}, path=PATH)
-        assert other.status == 404
-        told = "The model 'cat' is not served for moderation (--moderation) here; served for it: guard, Meta-Llama/Llama-Guard-7b."
-        assert other.json()["error"] == {
-            "message": told, "type": "invalid_request_error", "param": "safety_model", "code": "model_not_found",
-        }  # fmt: skip
+        for name in ("cat", "nobody", ""):  # one that judges nothing, one that is not there; no name, and nothing goes unjudged for it
+            other = await acall(app, {**ASK, "safety_model": name}, path=PATH)
+            assert other.status == 404
+            told = f"The model {name!r} is not served for moderation (--moderation) here; served for it: guard, Meta-Llama/Llama-Guard-7b."
+            assert other.json()["error"] == {
+                "message": told, "type": "invalid_request_error", "param": "safety_model", "code": "model_not_found",
+            }  # fmt: skip
 
     run(test)
 

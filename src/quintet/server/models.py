@@ -90,16 +90,17 @@ class Models:
         Raises:
             ModelNotFound, ModelNotAllowed: as ``find``; also a model that judges nothing.
         """
+        kind = ModelNotFound
         try:
-            served = self.find(name, call)
+            served = self.find(name, call) if name else None
         except ModelNotFound as error:
-            raise type(error)(str(error), SAFETY_MODEL) from None
-        if not name or served.entry.model.moderation is None or served.lora is not None:
+            served, kind = None, type(error)
+        if served is None or served.entry.model.moderation is None or served.lora is not None:
             # Together's page: "Choose from the available moderation models"; its page of error codes has 404 for a name that is none.
             judges = [one for one in self._names(call) if self._registry.find(one).entry.model.moderation is not None]
             listed = ", ".join(judges) or "none"
             told = f"The model {shorten(name)} is not served for moderation (--moderation) here; served for it: {listed}."
-            raise ModelNotFound(told, SAFETY_MODEL)
+            raise kind(told, SAFETY_MODEL)
         return served
 
     async def list(self, call: Call) -> None:
