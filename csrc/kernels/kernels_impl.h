@@ -141,31 +141,36 @@ void layer_norm(const float* x, const float* weight, const float* bias, int n, f
     V::store(out + i, V::fma(V::mul(V::sub(V::load(x + i), mean), s), V::load(weight + i), V::load(bias + i)));
 }
 
-template <int N> inline void silu_each(const float* gate, const float* up, float* out) {
-  const F one = V::set1(1.0f), zero = V::set1(0.0f), low = V::set1(-80.0f);
+constexpr int kGates = 4;  // vectors side by side, by measurement, with 16 registers as with 32
+
+// gate / (1 + exp(exponent(gate))) * up
+template <int N, class Exponent> inline void gate_each(const float* gate, const float* up, float* out, Exponent exponent) {
+  const F one = V::set1(1.0f);
   F e[N];
-  for (int j = 0; j < N; j++) e[j] = V::sub(zero, V::max(V::load(gate + 16 * j), low));  // finite: at -80 the quotient is below 1e-33
+  for (int j = 0; j < N; j++) e[j] = exponent(V::load(gate + 16 * j));
   exp_each(e);
   for (int j = 0; j < N; j++) V::store(out + 16 * j, V::mul(V::div(V::load(gate + 16 * j), V::add(one, e[j])), V::load(up + 16 * j)));
 }
 
-void silu_mul(const float* gate, const float* up, int n, float* out) {
-  constexpr int side = 4;  // by measurement, with 16 registers as with 32
+template <class Exponent> inline void gated(const float* gate, const float* up, int n, float* out, Exponent exponent) {
   int i = 0;
-  for (; i + 16 * side <= n; i += 16 * side) silu_each<side>(gate + i, up + i, out + i);
-  for (; i < n; i += 16) silu_each<1>(gate + i, up + i, out + i);
+  for (; i + 16 * kGates <= n; i += 16 * kGates) gate_each<kGates>(gate + i, up + i, out + i, exponent);
+  for (; i < n; i += 16) gate_each<1>(gate + i, up + i, out + i, exponent);
+}
+
+// Kept finite: at -80 the quotient is already below 1e-33.
+void silu_mul(const float* gate, const float* up, int n, float* out) {
+  gated(gate, up, n, out, [](F g) { return V::sub(V::set1(0.0f), V::max(g, V::set1(-80.0f))); });
 }
 
 // gelu(g) = g / 2 * (1 + tanh(u)) = g / (1 + exp(-2 u)), u = sqrt(2 / pi) * (g + 0.044715 g^3)
+// Kept within 80, where all is finite: beyond, the gate is 0 or itself to float's precision.
 void gelu_mul(const float* gate, const float* up, int n, float* out) {
-  const F one = V::set1(1.0f), low = V::set1(-80.0f), zero = V::set1(0.0f);
-  for (int i = 0; i < n; i += 16) {
-    const F g = V::load(gate + i);
+  gated(gate, up, n, out, [](F g) {
+    const F low = V::set1(-80.0f);
     const F twice = V::mul(g, V::fma(V::mul(g, g), V::set1(2 * 0.7978845608f * 0.044715f), V::set1(2 * 0.7978845608f)));
-    // Kept within 80, where all is finite: beyond, the gate is 0 or itself to float's precision.
-    const F e = exp16(V::max(V::sub(zero, V::max(twice, low)), low));
-    V::store(out + i, V::mul(V::div(g, V::add(one, e)), V::load(up + i)));
-  }
+    return V::max(V::sub(V::set1(0.0f), V::max(twice, low)), low);
+  });
 }
 
 // gpt-oss's: min(g, 7) * sigmoid(1.702 * min(g, 7)) * (u + 1), u from -7 to 7. As in ggml, what goes beyond is cut off.
@@ -179,16 +184,22 @@ void swiglu_oai_mul(const float* gate, const float* up, int n, float* out) {
   }
 }
 
-// tanh(y) = (1 - e) / (1 + e), e = exp(-2 y); of NaN it is NaN, which V::max leaves as its second operand
-inline F capped(F x, F cap) {
-  const F one = V::set1(1.0f), low = V::set1(-80.0f);
-  const F y = V::max(V::set1(-40.0f), V::div(x, cap));
-  const F e = exp16(V::max(low, V::mul(y, V::set1(-2.0f))));
-  return V::mul(cap, V::div(V::sub(one, e), V::add(one, e)));
+// cap * tanh(x / cap), tanh(y) = (1 - e) / (1 + e), e = exp(-2 y); of NaN it is NaN, which V::max leaves as its second operand
+template <int N> inline void cap_each(float* x, F cap) {
+  const F one = V::set1(1.0f);
+  F e[N];
+  for (int j = 0; j < N; j++) {
+    const F y = V::max(V::set1(-40.0f), V::div(V::load(x + 16 * j), cap));
+    e[j] = V::max(V::set1(-80.0f), V::mul(y, V::set1(-2.0f)));
+  }
+  exp_each(e);
+  for (int j = 0; j < N; j++) V::store(x + 16 * j, V::mul(cap, V::div(V::sub(one, e[j]), V::add(one, e[j]))));
 }
 
 void soft_cap(float* x, float cap, int n) {
-  for (int i = 0; i < n; i += 16) V::store(x + i, capped(V::load(x + i), V::set1(cap)));
+  int i = 0;
+  for (; i + 16 * kGates <= n; i += 16 * kGates) cap_each<kGates>(x + i, V::set1(cap));
+  for (; i < n; i += 16) cap_each<1>(x + i, V::set1(cap));
 }
 
 void add(float* x, const float* y, int n) {
