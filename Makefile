@@ -34,7 +34,7 @@
 # make test-observability  a server under load: Prometheus answers every query of our dashboard and vLLM's, a collector takes its spans (1 minute; prometheus)
 # make test-batches    a batch of 10,000 lines under 20 kills: the bytes of one that nobody disturbs (10 minutes)
 # make test-cancels    1,000 clients that leave at random moments (1 minute)
-# make test-repeats    20 prompts, 200 times each, under load: one answer each (2 minutes)
+# make test-repeats    20 prompts, 200 times each, under load: one answer each; 4,000 requests of servers that differ: the same bytes (12 minutes)
 # make test-simulation  a million requests in simulated worlds where everything goes wrong, from a new seed (30 minutes)
 # make test-wheel      wheels built, audited, installed in environments without pip; each serves and answers (10 minutes)
 # make test-lowest     the quick tests with the lowest versions that pyproject.toml allows (10 minutes)
@@ -146,7 +146,7 @@ test-observability: setup
 	@QUINTET_TEST_OBSERVABILITY=1 $(BIN)/python -m pytest tests/e2e/test_observability.py tests/e2e/test_collector.py $(ARGS)
 
 test-repeats: setup
-	@QUINTET_TEST_REPEATS=200 QUINTET_REPEATS_SEED=$$(date +%s) $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_repeats.py $(ARGS)
+	@QUINTET_TEST_REPEATS=200 QUINTET_REPEATS_SEED=$$(date +%s) $(BIN)/python -m pytest --timeout 3600 tests/e2e/test_repeats.py tests/e2e/test_differing_servers.py $(ARGS)
 
 test-simulation: setup
 	@QUINTET_SIMULATED_REQUESTS=1000000 QUINTET_SIMULATION_SEED=$$(date +%s) $(BIN)/python -m pytest tests/simulation $(ARGS)
