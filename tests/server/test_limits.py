@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +19,16 @@ from tests.server.scripted import ScriptedBackend
 from quintet.backends.base import State
 from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
+from quintet.errors import TooManyRequests
 from quintet.keys.key import Key, Scope
+from quintet.keys.limits import Limiter
 from quintet.keys.ring import LOOK_S
 from quintet.keys.store import KeyStore
 from quintet.quota import Limits
 from quintet.server.asgi import ASGIApp
+from quintet.server.auth import ANYBODY
 from quintet.server.completions import Source
+from quintet.server.gate import Gate
 
 
 class Clock:
@@ -136,6 +141,29 @@ def test_who_is_refused_for_tokens_or_while_the_engine_takes_nothing_has_used_no
         alice.backend.state = State.READY
         assert refused(n="x") == (400, "9"), "a client that sends nothing but these costs work too"
         assert refused() == (200, "8")
+
+
+def test_a_request_whose_work_began_is_used_though_the_engine_fails(tmp_path: Path) -> None:
+    with tenant(tmp_path, requests_per_day=10) as alice:
+        alice.backend.break_after = 1
+        assert alice.ask().status == 500
+        alice.backend.break_after = None
+        assert limits_of(alice.ask())["x-ratelimit-remaining-requests"] == "8"
+
+
+def test_fireworks_tells_who_is_refused_for_a_limit_and_nobody_else(tmp_path: Path) -> None:
+    with tenant(tmp_path, requests_per_minute=1) as alice:
+        answers = [alice.ask(base("fireworks")) for _ in range(2)]
+        assert [(one.status, one.header("x-ratelimit-over-limit")) for one in answers] == [(200, None), (429, "yes")]
+
+
+def test_what_is_computed_in_the_background_needs_no_place_and_takes_none() -> None:
+    """Docs, batches: its lines wait for the key's other limits alone."""
+    door = Gate(Limiter(1, lambda: 0.0, lambda: 0.0, None), ServerConfig())
+    line: Any = SimpleNamespace(http=SimpleNamespace(), caller=replace(ANYBODY, background=True))
+    asked: Any = SimpleNamespace(http=SimpleNamespace(), caller=ANYBODY)
+    with door.admit(line), door.admit(asked), door.admit(line), pytest.raises(TooManyRequests), door.admit(asked):
+        pass
 
 
 def test_a_client_that_leaves_is_charged_what_was_computed_and_no_more(tmp_path: Path) -> None:
