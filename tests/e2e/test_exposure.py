@@ -111,6 +111,24 @@ def test_no_answer_tells_what_program_it_is_from(one: Served, method: str, path:
     assert [word for word in words if word in told] == []
 
 
+@pytest.mark.fault("F13")
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\0\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/3.0\r\nhost: localhost\r\n\r\n", 505),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 70_000, 431),
+    ],
+)
+def test_what_is_no_request_is_told_so_and_nothing_else(one: Served, sent: bytes, status: int) -> None:
+    host, port = one.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
+        client.sendall(sent)
+        answer = b"".join(iter(lambda: client.recv(4096), b""))
+    assert re.fullmatch(rb"HTTP/1\.1 %d [A-Za-z ]+\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % status, answer)
+
+
 @pytest.fixture
 def trap() -> Iterator[tuple[str, list[object]]]:
     """An address, and who came to it."""
