@@ -117,7 +117,7 @@ def test_no_answer_tells_what_program_it_is_from(one: Served, method: str, path:
     [
         (b"\0\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n\r\n", 400),
-        (b"GET / HTTP/3.0\r\nhost: localhost\r\n\r\n", 505),
+        (b"GET / HTTP/2.0\r\nhost: localhost\r\n\r\n", 505),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 70_000, 431),
     ],
 )
