@@ -123,6 +123,19 @@ def test_a_closed_stream_is_no_error() -> None:
     os.close(writer)
 
 
+def test_a_character_that_no_encoding_has_is_told_as_its_number() -> None:
+    with pipe() as (reader, writer):
+        Lines(writer).write("a\ud800\n")
+        assert drained(reader) == b"a\\ud800\n"
+
+
+def test_a_line_that_cannot_be_made_ends_nothing_of_whoever_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pipe() as (reader, writer):
+        LinesHandler(Lines(writer)).handle(record("%d", "no number"))
+        assert drained(reader) == b""
+    assert "Logging error" in capsys.readouterr().err
+
+
 def test_a_record_is_a_line_of_its_form() -> None:
     with pipe() as (reader, writer):
         for form in FORMS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -349,6 +350,35 @@ def test_a_log_that_nobody_reads_holds_up_neither_answers_nor_the_end() -> None:
 
 
 @pytest.mark.fault("D08")
+@pytest.mark.parametrize("reader", ["gone", "asleep"])
+def test_a_banner_that_nobody_reads_holds_up_neither_the_start_nor_the_end(reader: str, tmp_path: Path) -> None:
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(theirs, b"x" * 4096)
+    os.set_blocking(theirs, True)
+    if reader == "gone":
+        os.close(ours)
+    environment = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.settimeout(PATIENCE_S)
+        manager.bind(environment["NOTIFY_SOCKET"])
+        with subprocess.Popen(
+            [sys.executable, "-m", "quintet", "serve", "--toy", "--port", "0"], stdout=theirs, env=environment
+        ) as process:
+            os.close(theirs)
+            try:
+                assert manager.recv(100) == b"READY=1"
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(PATIENCE_S) == 0
+            finally:
+                process.kill()
+    if reader == "asleep":
+        os.close(ours)
+
+
+@pytest.mark.fault("D08")
 @pytest.mark.parametrize("closed", [[2], [0, 1, 2]])
 def test_a_server_may_be_started_with_its_standard_streams_closed(closed: list[int], tmp_path: Path) -> None:
     path = tmp_path / "s"
@@ -363,7 +393,8 @@ def test_a_server_may_be_started_with_its_standard_streams_closed(closed: list[i
             client.connect(str(path))
             client.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
             assert client.recv(12) == b"HTTP/1.1 200"
-        streams = [str(Path(f"/proc/{process.pid}/fd/{number}").readlink()) for number in closed]
+        pids = process.pid, children_of(process.pid, b"worker.child")[0]
+        streams = [str(Path(f"/proc/{pid}/fd/{number}").readlink()) for pid in pids for number in closed]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
     assert set(streams) == {"/dev/null"}, "no socket has their numbers"
