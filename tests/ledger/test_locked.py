@@ -87,6 +87,35 @@ def test_who_waits_gives_up_in_the_end_and_at_once_where_waiting_is_no_use(tmp_p
         Ledger(LedgerConfig(file, False))
 
 
+@pytest.mark.parametrize(("mode", "lock"), [("DELETE", "EXCLUSIVE"), ("DELETE", "IMMEDIATE"), ("WAL", "IMMEDIATE")])
+def test_a_new_file_that_another_process_has_locked_is_opened_once_that_lets_go(tmp_path: Path, mode: str, lock: str) -> None:
+    """Of two that start at once both want to make the tables."""
+    file = tmp_path / "ledger.db"
+    file.touch(0o600)
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
+        other.execute(f"PRAGMA journal_mode = {mode}")
+        other.execute(f"BEGIN {lock}")
+        letting_go = threading.Timer(0.2, other.execute, ["ROLLBACK"])
+        letting_go.start()
+        store = Store(file)
+        letting_go.join()
+    store.begin(0.0)
+    store.close()
+
+
+def test_a_file_is_waited_for_also_while_its_log_is_recovered() -> None:
+    locked = sqlite3.OperationalError("database is locked")
+    locked.sqlite_errorcode = sqlite3.SQLITE_BUSY_RECOVERY
+    outcomes: list[Exception | None] = [locked, locked, None]
+
+    def work() -> str:
+        if (error := outcomes.pop(0)) is not None:
+            raise error
+        return "done"
+
+    assert patiently(work) == "done"
+
+
 @pytest.mark.parametrize("serve", [False, True])
 def test_while_the_file_is_locked_requests_are_refused_or_their_rows_wait_and_none_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: bool

@@ -21,7 +21,7 @@ from quintet.ledger import schema
 from quintet.ledger.report import Query, usage
 from quintet.ledger.rows import Row, State
 from quintet.ledger.schema import STEPS, LedgerError
-from quintet.ledger.store import Store
+from quintet.ledger.store import MOST_AT_ONCE, Store
 
 DAY = 86_400
 COUNTS = st.integers(0, 10**9)
@@ -282,3 +282,17 @@ def test_a_life_that_cannot_be_looked_at_counts_as_one_and_keeps_nobody_from_the
     assert third.bury() == 1
     assert {row.id: row.state for row in rows_in(file).values() if row} == {"unknown": State.OPEN, "dead": State.INCOMPLETE}
     assert third.bury() == 0
+
+
+@pytest.mark.fault("D06")
+def test_rows_are_written_all_or_none_and_those_that_come_next_are_written(tmp_path: Path) -> None:
+    store = Store(tmp_path / "ledger.db")
+    first = store.begin(0.0)
+    rows = {number: Row(number, "", "", "", "", 1, 0.0) for number in range(first, first + 2 * MOST_AT_ONCE)}
+    number, row = rows.popitem()
+    with pytest.raises(sqlite3.Error):
+        store.write({**rows, number: row._replace(id=None)})  # type: ignore[arg-type]
+    assert rows_in(tmp_path / "ledger.db") == {}
+    store.write({**rows, number: None})
+    assert rows_in(tmp_path / "ledger.db").keys() == rows.keys()
+    store.close()
