@@ -69,6 +69,18 @@ def test_a_malformed_request_starts_no_work_and_its_connection_is_closed(server:
     assert b" the cat" in ask(port)
 
 
+@pytest.mark.fault("E02")
+def test_a_body_that_breaks_off_starts_no_work_though_what_came_of_it_is_a_request(server: tuple[ScriptedBackend, int]) -> None:
+    backend, port = server
+    before = backend.submitted
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(HEAD + b"content-length: %d\r\n\r\n" % (len(BODY) + 1) + BODY)
+        client.shutdown(socket.SHUT_WR)
+        assert not recv_all(client).startswith(b"HTTP/1.1 200")
+    assert b" the cat" in ask(port)
+    assert backend.submitted == before + 1, "of the one after it"
+
+
 MANY = [b"x: y\r\n" * 10_000, b"x-big: " + b"y" * 1_000_000 + b"\r\n", b"range: bytes=" + b"0-1," * 100_000 + b"\r\n"]
 
 
