@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.ledger.disk import Disk, needs_disk
 
-from quintet.batch import Batch, File, NewBatch, Purpose
+from quintet.batch import Batch, File, NewBatch, Purpose, Status, Tokens
 from quintet.batches.desk import Desk
 from quintet.batches.folder import BatchFolderError, Folder
+from quintet.batches.lines import Line
 from quintet.batches.schema import connect
 from quintet.batches.store import Store
 from quintet.errors import BadRequest, NotFound
@@ -79,6 +82,51 @@ def test_what_a_disk_does_not_take_is_told_to_all_and_the_next_work_is_done(tmp_
     desk.close()
 
 
+class Flaky(sqlite3.Connection):
+    """What it writes may not get to the disk."""
+
+    fails = False
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        if self.fails and statement == "COMMIT":
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(statement, *values)
+
+
+@pytest.mark.fault("J03")
+def test_nobody_is_told_of_work_before_it_is_on_the_disk_and_what_is_not_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Flaky))
+    desk = Desk(Folder(tmp_path))
+
+    async def go() -> None:
+        await desk.do(partial(add, file(1)))
+        monkeypatch.setattr(Flaky, "fails", True)
+        told = await asyncio.gather(*(desk.do(partial(add, file(number))) for number in (2, 3)), return_exceptions=True)
+        assert [str(error) for error in told] == ["disk I/O error"] * 2
+        monkeypatch.setattr(Flaky, "fails", False)
+        await desk.do(partial(add, file(4)))
+        assert await desk.do(Store.known_files) == {"file-1", "file-4"}
+
+    asyncio.run(go())
+    desk.close()
+
+
+def test_who_asked_and_is_gone_with_its_loop_keeps_nobody_from_being_told(tmp_path: Path) -> None:
+    desk, goes_on = Desk(Folder(tmp_path)), threading.Event()
+
+    async def leaves() -> None:
+        asking = asyncio.create_task(desk.do(lambda _: goes_on.wait(60)))
+        await asyncio.sleep(0)
+        asking.cancel()
+
+    asyncio.run(leaves())
+    goes_on.set()
+    assert asyncio.run(asyncio.wait_for(desk.do(Store.known_files), 60)) == set()
+    desk.close()
+
+
 @pytest.mark.parametrize("name", ["alien", "newer", "open"])
 def test_a_database_that_is_not_ours_alone_is_refused(tmp_path: Path, name: str) -> None:
     folder = Folder(tmp_path)
@@ -122,6 +170,16 @@ def test_a_file_that_could_not_be_synchronised_is_not_there(tmp_path: Path) -> N
 
 
 @pytest.mark.fault("J03")
+def test_a_files_name_is_synchronised_once_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, synced = Folder(tmp_path / "kept"), list[tuple[bool, bool]]()
+    draft, there = folder.draft(), folder.content("file-1")
+    draft.write(b"answers")
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append((stat.S_ISDIR(os.fstat(fd).st_mode), there.exists())))
+    draft.keep("file-1")
+    assert synced == [(False, False), (True, True)]
+
+
+@pytest.mark.fault("J03")
 def test_what_is_committed_is_synchronised(tmp_path: Path) -> None:
     connection = connect(Folder(tmp_path).database)
     told = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
@@ -141,6 +199,43 @@ def test_a_batch_whose_files_are_being_written_is_not_cancelled_any_more_and_the
         assert await desk.do(lambda store: store.complete("batch_1", 2))
         with pytest.raises(BadRequest, match="of which lines are left to compute; this one's status is finalizing"):
             await desk.do(lambda store: store.cancel("batch_1", "", 3))
+        await asyncio.to_thread(desk.close)
+
+    asyncio.run(go())
+
+
+def test_a_batch_that_is_cancelled_while_its_file_is_read_gets_no_lines(tmp_path: Path) -> None:
+    async def go() -> None:
+        desk = Desk(Folder(tmp_path))
+        asked = NewBatch("file-1", "/v1/completions", "24h", 60)
+        await desk.do(partial(add, file(1)))
+        await desk.do(lambda store: store.add_batch(Batch("batch_1", "", "openai", asked, 0, 60), 1))
+        assert (await desk.do(lambda store: store.cancel("batch_1", "", 1))).status is Status.CANCELLING
+        await desk.do(lambda store: store.accept("batch_1", [Line(1, 0, 1, "a", 0)], "m", 2))
+        batch = await desk.do(lambda store: store.batch("batch_1", ""))
+        assert (batch.status, batch.total, batch.model) == (Status.CANCELLING, 0, "")
+        assert await desk.do(lambda store: store.pending("batch_1", 0, 9)) == []
+        await asyncio.to_thread(desk.close)
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("J03")
+def test_what_comes_of_a_line_again_changes_nothing(tmp_path: Path) -> None:
+    """Of one whose writer was not told that it was written, say."""
+
+    async def go() -> None:
+        desk = Desk(Folder(tmp_path))
+        asked = NewBatch("file-1", "/v1/completions", "24h", 60)
+        await desk.do(partial(add, file(1)))
+        await desk.do(lambda store: store.add_batch(Batch("batch_1", "", "openai", asked, 0, 60), 1))
+        await desk.do(lambda store: store.accept("batch_1", [Line(1, 0, 1, "a", 0)], "", 1))
+        for body, ok in ((b"first", True), (b"again", True), (b"given up", False)):
+            await desk.do(partial(Store.record, id_="batch_1", line=1, body=body, tokens=Tokens(1, 2, 0), ok=ok))
+        batch = await desk.do(lambda store: store.batch("batch_1", ""))
+        assert (batch.completed, batch.failed, batch.tokens) == (1, 0, Tokens(1, 2, 0))
+        written = await desk.do(lambda store: [[*store.results("batch_1", 0, ok=ok)] for ok in (True, False)])
+        assert written == [[(1, b"first")], []]
         await asyncio.to_thread(desk.close)
 
     asyncio.run(go())

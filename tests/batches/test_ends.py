@@ -8,6 +8,7 @@ import pytest
 from tests.batches.conftest import NAME, NOW, World, body, plain
 
 from quintet.batch import ENDED, Status
+from quintet.batches import runner as module
 from quintet.batches.lines import Answer
 from quintet.batches.runner import Job
 from quintet.batches.store import Store
@@ -21,7 +22,12 @@ async def ten_alone(job: Job) -> Answer:
 
 
 @pytest.mark.fault("J05")
-def test_time_ends_a_batch_and_says_so_for_each_line_that_was_not_computed(world: World) -> None:
+@pytest.mark.parametrize("together", [4, module._AT_ONCE_UNDONE], ids=["a few at a time", "at once"])
+def test_time_ends_a_batch_and_says_so_for_each_line_that_was_not_computed(
+    world: World, monkeypatch: pytest.MonkeyPatch, together: int
+) -> None:
+    monkeypatch.setattr(module, "_AT_ONCE_UNDONE", together)
+
     async def go() -> None:
         await world.put(25)
         async with world.running(ten_alone):

@@ -40,6 +40,18 @@ def test_who_finds_no_room_on_a_disk_that_has_some_is_told_what_is_left_free(tmp
     assert error.value.errno == errno.ENOSPC
 
 
+@pytest.mark.fault("J03")
+def test_a_disk_that_takes_a_part_at_a_time_has_all_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does that has room for no more just then."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data[:3])))
+    folder = Folder(tmp_path / "kept")
+    draft = folder.draft()
+    draft.write(b"answers\n")
+    draft.keep("file-1")
+    assert folder.content("file-1").read_bytes() == b"answers\n"
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(LINES, max_size=6), st.lists(st.integers(0, 200), max_size=6))
 def test_the_requests_of_a_file_are_counted_as_they_are_validated_however_it_arrives(

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.backends.contract.conftest import ready
 from tests.ledger.files import rows_in
-from tests.server.asgi import acall
+from tests.server.asgi import SOURCE, acall
 from tests.server.kept import GOOD, Clock, World, jsonl, line, play
 from tests.server.one import create_app
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
+from quintet.batch import Batch, NewBatch
 from quintet.batches import runner
+from quintet.batches.lines import Line
 from quintet.config import BatchConfig, EngineConfig, LedgerConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines import registry as engines
+from quintet.errors import EngineFailed, NotAuthorized, Overloaded, TooManyRequests
 from quintet.keys.key import Key
 from quintet.keys.ring import LOOK_S
 from quintet.keys.store import KeyStore
@@ -26,6 +30,7 @@ from quintet.ledger.ledger import Ledger
 from quintet.ledger.rows import State
 from quintet.quota import Limits
 from quintet.server import lines as server_lines
+from quintet.server.auth import ANYBODY
 
 
 @pytest.fixture(autouse=True)
@@ -283,6 +288,30 @@ def test_the_lines_of_a_key_that_is_not_in_force_wait_for_it(tmp_path: Path, mon
 
     write("sk-alice", "sk-other")
     play(tmp_path, scenario, api_key_file=file)
+
+
+@pytest.mark.fault("J03")
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (EngineFailed("The engine died."), 500),
+        (NotAuthorized("No such key."), None),
+        (Overloaded("The queue is full."), None),
+        (TooManyRequests("Too many.", 1.0), None),
+    ],
+)
+def test_what_is_no_fault_of_a_lines_is_not_its_answer_at_once(error: Exception, kept: int | None) -> None:
+    """It is computed again; of what may be its fault after all, such as an engine's end, the answer is kept for the last time."""
+
+    class Fails:
+        async def answer(self, *_: object) -> None:
+            raise error
+
+    batch = Batch("batch_1", "", "openai", NewBatch("file-1", "/v1/completions", "24h", 60), 0, 60)
+    compute = server_lines.Lines(lambda _: Fails(), SimpleNamespace(owner=lambda _: ANYBODY), SOURCE)  # type: ignore[arg-type, return-value]
+    with pytest.raises(runner.AgainError) as again:
+        asyncio.run(compute(runner.Job(batch, Line(1, 0, 2, "a", 0), b"{}")))
+    assert (again.value.failed and again.value.failed.status) == kept
 
 
 def test_unloading_a_model_waits_for_no_line_and_its_batches_wait_until_it_is_asked_for(
