@@ -212,3 +212,21 @@ def test_threads_that_compile_follow_and_drop_agree_on_the_bytes(small: int) -> 
     for thread in threads:
         thread.join()
     assert guides.bytes == sum(kept.bytes for kept in guides._kept.values()) <= small
+
+
+@pytest.mark.fault("D11")
+def test_when_memory_runs_short_only_what_is_followed_is_kept() -> None:
+    guides = Guides(COMPILER)
+    followed = walk(guides, schema(0))
+    alone = guides.bytes
+    for name in range(1, 4):
+        walk(guides, schema(name))
+    gc.collect()
+    assert guides.bytes > alone
+    guides.shed()
+    assert [guides.ready(schema(name)) for name in range(4)] == [True, False, False, False]
+    assert guides.bytes == alone
+    del followed
+    gc.collect()
+    guides.shed()
+    assert not guides.ready(schema(0)) and guides.bytes == 0

@@ -29,10 +29,13 @@ def test_an_engine_is_stalled_when_work_waits_and_no_step_ends_and_not_when_it_i
             await asyncio.sleep(0.001)
         clock.now += STALL_S
         assert engine.health().state is State.READY
+        more = asyncio.create_task(answer(engine, spec("other")))
+        while engine.live < 2:
+            await asyncio.sleep(0.001)
         clock.now += 0.1
-        assert engine.health().state is State.STALLED
+        assert engine.health().state is State.STALLED, "that more comes is no progress"
         gate.open.set()
-        await work
+        await asyncio.gather(work, more)
         assert engine.health().state is State.READY
 
     play(scenario, loader(gate), clock=clock)

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.backends.native.worker.harness import CONFIG, ONE, World
 
+from quintet.backends.native.schedule.images import Encodings
 from quintet.backends.native.schedule.pages import PagePool
 from quintet.backends.native.wire.messages import Ping, Shed
 from quintet.backends.native.worker.headroom import AHEAD, MOST_BYTES, OF_FREE, PIECE_BYTES, Headroom
 from quintet.backends.toy import ToyRunner
+from quintet.guides import heap
+from quintet.guides.compiled import Guides
 
 
 class Touched(ToyRunner):
@@ -114,3 +118,21 @@ def test_an_idle_worker_has_pages_ready_until_something_comes_and_gives_them_bac
     world.inbox.put(Ping())
     world.run(1)
     assert world.runner.touched == [3, 4, 5]
+
+
+@pytest.mark.fault("D11")
+def test_when_told_a_worker_gives_back_all_that_it_keeps_for_requests_to_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages, see above; and guides, images that are read, a draft model's pages, and what of the heap is free then."""
+    back: list[str] = []
+
+    class Draft(ToyRunner):
+        def drop_pages(self, pages: Sequence[int]) -> None:
+            back.append("draft")
+
+    monkeypatch.setattr(Guides, "shed", lambda _: back.append("guides"))
+    monkeypatch.setattr(Encodings, "shed", lambda _: back.append("images"))
+    monkeypatch.setattr(heap, "give_back", lambda: back.append("heap"))
+    world = World(config=replace(CONFIG, speculation=True), draft=Draft())
+    world.inbox.put(Shed())
+    world.run(1)
+    assert sorted(back[:-1]) == ["draft", "guides", "images"] and back[-1] == "heap"
