@@ -162,6 +162,7 @@ def test_a_guide_that_no_thread_can_be_had_for_is_for_its_client_to_send_again_a
     asyncio.run(go())
 
 
+@pytest.mark.fault("E08")
 def test_a_request_that_is_called_off_ends_at_once_though_its_guide_is_still_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler, clock = Compiler(monkeypatch), Clock()
 
@@ -173,9 +174,33 @@ def test_a_request_that_is_called_off_ends_at_once_though_its_guide_is_still_com
             engine.abort(prepared.request_id, 1)
             engine.abort(prepared.request_id)
             assert [event.finish async for batch in stream for event in batch] == [Finish.ABORT] * 2
+            before = engine.health().counts.tokens
             compiler.go.set()
             assert text(await answer(engine, QUICK)) == b"quick"
             assert engine.live == 0
+            again = engine.health().counts.tokens
+            assert text(await answer(engine, QUICK)) == b"quick"
+            assert engine.health().counts.tokens - again == again - before, "of what was called off nothing was computed"
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("E08")
+def test_a_sequence_that_is_called_off_while_its_guide_is_compiled_takes_no_other_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, clock = Compiler(monkeypatch), Clock()
+
+    async def go() -> None:
+        async with running(clock) as engine, asyncio.timeout(120):
+            prepared = await prepare(engine, [spec(SLOW), spec(SLOW), spec(SLOW)])
+            stream = engine.submit(prepared)
+            await asyncio.to_thread(compiler.begun.wait, 120)
+            engine.abort(prepared.request_id, 1)
+            assert text(await answer(engine, None)), "by now that is heard"
+            compiler.go.set()
+            events = [event async for batch in stream for event in batch]
+            told = [text([event for event in events if event.seq == seq]) for seq in range(3)]
+            assert told == [b"slow", b"", b"slow"]
+            assert [event.finish for event in events if event.seq == 1] == [Finish.ABORT]
 
     asyncio.run(go())
 
