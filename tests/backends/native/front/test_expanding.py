@@ -7,10 +7,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.backends.native.front import supervised
 
 from quintet.backends.native.front import expanding
 from quintet.backends.native.front.expanding import BUSY, ENDED, MALFORMED, REFUSED, Expanding
-from quintet.backends.native.wire.messages import Expand, Expanded
+from quintet.backends.native.wire.messages import Died, Expand, Expanded
 from quintet.errors import Loading, Overloaded
 from quintet.inputs.images.expansion import Expansion, UnprocessableError
 from quintet.inputs.images.value import PreparedImage
@@ -130,6 +131,23 @@ def test_an_engine_that_ends_has_lost_them_and_twice_is_too_often() -> None:
         world.asking.take(Expanded(3, (MADE,)))
         assert await again == (MADE,)
         world.asking.down()
+
+    played(scenario)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_whoever_waits_for_an_engine_that_dies_or_is_closed_is_told_at_once(closed: bool) -> None:
+    async def scenario(_: World) -> None:
+        world = supervised.ready()
+        task = asyncio.create_task(world.made.expanding.ask([image(b"a")], b"salt", "", lambda: None))
+        while not world.link.sent:
+            await asyncio.sleep(0)
+        if closed:
+            await world.made.close()
+        else:
+            world.link.say(Died("it ended."))
+        with pytest.raises(Loading, match=ENDED):
+            await task
 
     played(scenario)
 

@@ -7,7 +7,7 @@ from tests.backends.native.front.supervised import READY, World, ready
 
 from quintet.backends.base import Incidents, State
 from quintet.backends.native.front.restarts import GIVEN_UP, pause
-from quintet.backends.native.front.watchdog import DRAIN_STALL_S, LOAD_STALL_S, RECENT_S, SLOW_STEPS, STALL_S
+from quintet.backends.native.front.watchdog import DRAIN_STALL_S, LOAD_STALL_S, RECENT_S, SLOW_STEPS, STALL_S, Watchdog
 from quintet.backends.native.wire.messages import (
     Died,
     EventRow,
@@ -64,6 +64,47 @@ def test_a_long_step_is_forgotten_some_minutes_later() -> None:
         world.step(1, TokenRow(0, 97), steps=steps)
     world.wait(STALL_S + 1)
     assert world.link.kills == 1
+
+
+@pytest.mark.fault("C03", "D10")
+def test_a_steps_time_counts_for_a_minute_at_least_and_for_two_at_most_and_for_no_other_worker() -> None:
+    by_looks, by_steps = Watchdog(0.0), Watchdog(0.0)
+    for one in (by_looks, by_steps):
+        one.stepped(STALL_S)
+    for now, stall_s in ((RECENT_S, SLOW_STEPS * STALL_S), (2 * RECENT_S - 1, SLOW_STEPS * STALL_S), (2 * RECENT_S, STALL_S)):
+        by_looks.look(now)
+        by_steps.moved(now)
+        by_steps.stepped(now)
+        assert (by_looks.stall_s, by_steps.stall_s) == (stall_s, stall_s)
+    late, next_one = Watchdog(0.0), Watchdog(0.0)
+    for one in (late, next_one):
+        one.stepped(STALL_S)
+    late.look(2 * RECENT_S)
+    next_one.ready(STALL_S, 0.0)
+    assert (late.stall_s, next_one.stall_s) == (STALL_S, STALL_S)
+
+
+@pytest.mark.fault("C03")
+def test_a_late_answer_to_a_question_is_no_long_step() -> None:
+    """A hang would be noticed four times as late after it."""
+    world = ready()
+    world.link.deaf = True
+    world.wait(STALL_S - 3)
+    world.link.deaf = False
+    world.wait(STALL_S)
+    assert world.link.kills == 0
+    world.run(1)
+    world.wait(STALL_S + 1)
+    assert world.link.kills == 1
+
+
+def test_what_a_worker_was_killed_for_is_not_told_of_the_next_ones_death() -> None:
+    world = ready()
+    world.run(1)
+    world.wait(STALL_S + 1)
+    world.link.say(READY)
+    world.link.say(Died("it ended."))
+    assert world.incidents == Incidents(hung=1, crashed=1)
 
 
 @pytest.mark.fault("D03")

@@ -203,7 +203,6 @@ class Supervisor:
                 self._watchdog.moved(self._clock())
             self._work.take(request)
             self._see()
-            self._watch()
 
     async def close(self) -> None:
         """End all work and the worker. Idempotent."""
@@ -306,14 +305,13 @@ class Supervisor:
         self._watchdog.moved(self._clock())
         self._pace.begin(self._clock())
         self._link.start(self._take)
-        self._watch()
 
     def _end_all(self, finish: Finish, error: str = "") -> None:
         self._work.end_all(finish, error)
         self._statistics.idle()
 
     def _watch(self) -> None:
-        """Look at the worker again after a while, and ask one that has nothing to do."""
+        """Look at the worker again after a while, and ask one that has nothing to do; from the first ``Ready`` to ``close`` without end."""
         if self._watched and "watch" not in self._timers:
             now, idle = self._clock(), self.state is State.READY and not self._work.live
             if idle:
