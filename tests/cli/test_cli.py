@@ -366,7 +366,7 @@ def test_work_is_finished_or_cancelled_when_the_event_comes_first() -> None:
             finally:
                 log.append("cleaned up")
 
-        return await unless(event, quick()), await unless(event, slow()), log
+        return await unless(event, quick()), await unless(event, slow()), [*log]  # as it is by then
 
     assert asyncio.run(scenario()) == (True, False, ["quick", "cleaned up"])
 

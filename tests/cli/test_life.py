@@ -1,10 +1,11 @@
-"""A server's start, while clients use already what there is of it."""
+"""A server's start, while clients use already what there is of it, and its end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import select
+import signal
 from types import TracebackType
 
 import pytest
@@ -20,6 +21,16 @@ from quintet.errors import EngineFailed, ModelError
 from quintet.listen.server import Server
 from quintet.listen.sockets import Inherited
 from quintet.server.asgi import Receive, Scope, Send
+
+
+@pytest.fixture(autouse=True)
+def by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever has to be cut off would end the tests' process too, and with success."""
+
+    def cut_off(code: int) -> None:
+        raise AssertionError(f"it had to be cut off with code {code}")
+
+    monkeypatch.setattr(os, "_exit", cut_off)
 
 
 async def nobody_asks(scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,4 +113,33 @@ def test_a_model_that_cannot_be_loaded_ends_the_start_with_its_reason() -> None:
                 shops["b"].made[0].failure, shops["b"].made[0].state = ModelError("no such file."), State.DEAD
                 await begun.serves()
 
+    run(test)
+
+
+@pytest.mark.fault("D02")
+def test_an_end_lets_answers_that_are_nearly_done_end_before_it_ends_the_engines() -> None:
+    shop, seen = Shop(), list[State]()
+
+    class Answering(Server):
+        """In the middle of an answer, which ends a little later than it is told to."""
+
+        async def serve(self) -> None:
+            await told.wait()
+            for _ in range(50):
+                await asyncio.sleep(0)
+            seen.append(shop.made[0].state)
+
+        def end(self) -> None:
+            told.set()
+
+    async def test() -> None:
+        fleet = Fleet((), (Model("a", shop.start),), name_models([("a",)]), 0.0, ())
+        life = Life(fleet, lambda _: Answering(nobody_asks, (), 1), Inherited(), None, "", 1.0, 0.0)
+        running = asyncio.create_task(life.run())
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == 0
+        assert (seen, shop.made[0].state) == ([State.READY], State.CLOSED)
+
+    told = asyncio.Event()
     run(test)
