@@ -210,15 +210,25 @@ def test_a_thousand_cancels_at_random_moments_leave_nothing_running() -> None:
 
 
 @pytest.mark.fault("C03")
-def test_an_idle_engine_that_stands_still_is_noticed_without_a_request() -> None:
+def test_an_idle_engine_that_stands_still_is_noticed_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = list[State]()
+
     async def scenario() -> None:
         async with engine() as (made, link):
+            kill = link.kill
+
+            def noted() -> None:
+                states.append(made.health().state)  # as it was told until then; to look now and then may miss it
+                kill()
+
+            monkeypatch.setattr(link, "kill", noted)
             await asyncio.sleep(2 * STALL_S)
             first = link.pid
             assert first is not None
             os.kill(first, signal.SIGSTOP)
-            while link.pid == first:  # STALLED by then, which a machine that stands still itself may not see here: test_hangs.py does
+            while link.pid == first:
                 await asyncio.sleep(0.001)
+            assert State.STALLED in states
             await ready(made)
             assert (made.health().incidents.hung, made.health().incidents.crashed) == (1, 0)
             assert (await answer(made, spec("x", 2)))[-1].finish is not Finish.ERROR
