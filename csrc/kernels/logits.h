@@ -89,7 +89,7 @@ float row_sum_exp_times(const float* x, int n, float max, float scale) {
   const F m = V::set1(max), s = V::set1(scale), low = V::set1(-88.0f);
   F sum = V::set1(0.0f);
   for (int i = 0; i < n; i += 16) {
-    const F y = V::max(V::mul(V::sub(i + 16 <= n ? V::load(x + i) : load_tail(x + i, n - i), m), s), low);
+    const F y = V::max(below<true>(i + 16 <= n ? V::load(x + i) : load_tail(x + i, n - i), m, s), low);
     sum = V::fma(exp16(y), y, sum);
   }
   return V::hsum(sum);
@@ -111,10 +111,10 @@ void row_moments(const float* x, int n, float max, float* out) {
 void row_exp(const float* x, int n, float max, float scale, float* out) {
   const F m = V::set1(max), s = V::set1(scale);
   int i = 0;
-  for (; i + 16 <= n; i += 16) V::store(out + i, exp16(V::mul(V::sub(V::load(x + i), m), s)));
+  for (; i + 16 <= n; i += 16) V::store(out + i, exp16(below<true>(V::load(x + i), m, s)));
   if (i < n) {
     float t[16];
-    V::store(t, exp16(V::mul(V::sub(load_tail(x + i, n - i), m), s)));
+    V::store(t, exp16(below<true>(load_tail(x + i, n - i), m, s)));
     std::memcpy(out + i, t, size_t(n - i) * 4);
   }
 }

@@ -7,13 +7,9 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-PATHS = {
-    "openai": "/openai/v1/completions",
-    "fireworks": "/fireworks/inference/v1/completions",
-    "together": "/together/v1/completions",
-    "cerebras": "/cerebras/v1/completions",
-    "novita": "/novita/openai/v1/completions",
-}
+from quintet.dialects.catalog import PROVIDERS
+
+PATHS = {name: f"{provider.bases[0]}/completions" for name, provider in PROVIDERS.items()}
 
 TEXTS = (
     "The history of the city",

@@ -111,29 +111,21 @@ def test_whose_trailers_are_refused_is_told_that_its_client_is_gone_and_what_com
 
 
 @pytest.mark.fault("E03")
-def test_trailers_count_for_their_own_request_alone() -> None:
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n", b"0\r\nx: " + b"y" * (FRAMING_BYTES // 2), b"\r\n\r\n"),
+        (GET[:-2] + b"x: " + b"y" * (HEAD_BYTES // 2), b"\r\n\r\n"),
+    ],
+    ids=["trailers", "heads"],
+)
+def test_trailers_and_heads_count_for_their_own_request_alone(pieces: tuple[bytes, ...]) -> None:
     async def go() -> None:
         wire = Wire()
         one = connected(early, wire)
         for _ in range(4):
-            one.data_received(HEAD + b"transfer-encoding: chunked\r\n\r\n")
-            one.data_received(b"0\r\nx: " + b"y" * (FRAMING_BYTES // 2))
-            one.data_received(b"\r\n\r\n")
-            await turns()
-        assert wire.got.count(b"HTTP/1.1 200") == 4
-        one.connection_lost(None)
-
-    asyncio.run(go())
-
-
-@pytest.mark.fault("E03")
-def test_heads_count_for_their_own_request_alone() -> None:
-    async def go() -> None:
-        wire = Wire()
-        one = connected(early, wire)
-        for _ in range(4):
-            one.data_received(GET[:-2] + b"x: " + b"y" * (HEAD_BYTES // 2))
-            one.data_received(b"\r\n\r\n")
+            for piece in pieces:
+                one.data_received(piece)
             await turns()
         assert wire.got.count(b"HTTP/1.1 200") == 4
         one.connection_lost(None)

@@ -12,7 +12,7 @@ import pytest
 from tests.backends.native.schedule.harness import Oracle, prepared
 from tests.backends.native.worker.harness import NATIVE, Simulation, assert_as_alone
 
-from quintet.backends.native.core.types import F32, I32, U8, U32, U64, Batch, Drafted, Drawn, Meanwhile, Outcome, Sampler
+from quintet.backends.native.core.types import F32, I32, U8, U64, Batch, Drawn, Meanwhile, Outcome, Sampler
 from quintet.backends.native.schedule.emit import FAILED
 from quintet.backends.native.worker.parts import run
 from quintet.backends.toy import ToyRunner
@@ -81,17 +81,9 @@ class AllergicSamplers:
             raise ValueError("666")
         return Seeded(NATIVE.make(sampling, bad_words, prompt), sampling.seed)
 
-    def draw(
-        self,
-        logits: F32,
-        samplers: Sequence[Sampler],
-        positions: U64,
-        masks: U32 | None = None,
-        drafts: Drafted | None = None,
-        alternatives: I32 | None = None,
-    ) -> Drawn:
+    def draw(self, logits: F32, samplers: Sequence[Sampler], *rest: Any, **named: Any) -> Drawn:
         ours = cast("Sequence[Seeded]", samplers)
-        drawn = NATIVE.draw(logits, [sampler.inner for sampler in ours], positions, masks, drafts, alternatives)
+        drawn = NATIVE.draw(logits, [sampler.inner for sampler in ours], *rest, **named)
         if any(sampler.seed == 666 for sampler in ours):
             raise RuntimeError("666")
         return drawn
