@@ -62,19 +62,21 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def look_at_machine(store: Store, threads: int, *, measure: bool, options: Sequence[str] = ()) -> Machine:
-    """The CPU, how busy it is, and its limits as a compiler with these ``options`` finds them."""
+def look_at_machine() -> Machine:
+    """The CPU, and how busy it is."""
     info, load = cpu_info(), os.getloadavg()
     name = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
     cpu, words = name[1] if name else platform.processor() or platform.machine(), set(info.split())
-    flags, limits, reason = " ".join(flag for flag in NOTABLE if flag in words), {}, ""
-    if measure:
-        try:
-            say("machine: read bandwidth and multiply-add rates")
-            limits = json.loads(output([store.compiled(MACHINE, "machine", *options), str(threads)], store.log("machine"), 300))
-        except PeerError as error:
-            reason = str(error)
-    return Machine(cpu, flags, os.cpu_count() or 1, load, limits, reason)
+    return Machine(cpu, " ".join(flag for flag in NOTABLE if flag in words), os.cpu_count() or 1, load)
+
+
+def look_at_limits(machine: Machine, store: Store, threads: int, options: Sequence[str]) -> None:
+    """The machine's limits now, as a compiler with these ``options`` finds them."""
+    say("machine: read bandwidth and multiply-add rates")
+    try:
+        machine.show(json.loads(output([store.compiled(MACHINE, "machine", *options), str(threads)], store.log("machine"), 300)))
+    except PeerError as error:
+        machine.limits_reason = str(error)
 
 
 @contextmanager

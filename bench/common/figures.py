@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 HTTP_SHARE = 0.85
 """Share of the core's speed that must be left over HTTP with streaming."""
@@ -12,16 +12,24 @@ BUSY = 0.5
 """Load average above which something else was running."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Machine:
-    """The machine and its measured limits (``machine.cpp``); ``limits`` is empty if they could not be measured."""
+    """The machine and the best of its limits that it has shown (``machine.cpp``); ``limits`` is empty if they could not be measured."""
 
     cpu: str
     flags: str
     cores: int
     load_before: tuple[float, float, float]
-    limits: dict[str, dict[str, float | str]]
+    limits: dict[str, dict[str, float | str]] = field(default_factory=dict)
     limits_reason: str = ""
+
+    def show(self, limits: Mapping[str, Mapping[str, float | str]]) -> None:
+        """Measured once more: other guests of a host take now more and now less of what it has."""
+        for name, measured in limits.items():
+            best = self.limits.setdefault(name, {})
+            for key, value in measured.items():
+                known = best.get(key, value)
+                best[key] = max(known, value) if isinstance(known, float) and isinstance(value, float) else value
 
 
 @dataclass(frozen=True, slots=True)

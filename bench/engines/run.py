@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from bench.common.command import look_at_machine, model_path, parser_of, run_alone, some_of, write
+from bench.common.command import look_at_limits, look_at_machine, model_path, parser_of, run_alone, some_of, write
 from bench.common.install import Store, more_than_avx2
 from bench.common.plan import Plan
 from bench.common.proc import PeerError, say
@@ -78,9 +78,10 @@ def prepare(wanted: Sequence[Engine]) -> dict[str, Row]:
     return rows
 
 
-def measure(plan: Plan, wanted: Sequence[Engine], rows: dict[str, Row]) -> None:
-    """All rounds, interleaved: what disturbs the machine for a while disturbs every engine. Samples go into ``rows``."""
+def measure(plan: Plan, wanted: Sequence[Engine], rows: dict[str, Row], limits: Callable[[], None]) -> None:
+    """All rounds, interleaved: what disturbs the machine for a while disturbs every engine, and its limits. Samples go into ``rows``."""
     for turn in range(plan.rounds):
+        limits()
         for engine in wanted:
             row = rows[engine.key]
             if row.reason:
@@ -108,8 +109,9 @@ def run(options: argparse.Namespace, store: Store) -> int:
     rows: dict[str, Row] = {}
     try:
         rows = prepare(wanted)
-        machine = look_at_machine(store, plan.threads, measure="machine" in options.only, options=compiler_options(options.isa))
-        measure(plan, wanted, rows)
+        machine, compiled = look_at_machine(), compiler_options(options.isa)
+        measured = "machine" in options.only
+        measure(plan, wanted, rows, lambda: look_at_limits(machine, store, plan.threads, compiled) if measured else None)
     except KeyboardInterrupt:
         say("stopped; what was measured follows")
         code = 130

@@ -94,7 +94,7 @@ def run(options: argparse.Namespace, store: Store) -> int:
     found = [Running(options.url, options.name, store)] if options.url else contestants(base, store)
     labels: dict[str, str] = {}
     parts = [Part(scenario(sizes)) for scenario in SCENARIOS if scenario.key in options.only]
-    machine, prompts, code = look_at_machine(store, options.threads, measure=False), Prompts(sizes.vocab), 0
+    machine, prompts, code = look_at_machine(), Prompts(sizes.vocab), 0
     try:
         wanted = {key for part in parts for key in part.scenario.engines} & {*options.engines}
         ready = prepare([one for one in found if one.key in wanted], labels)

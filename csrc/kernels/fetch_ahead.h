@@ -12,20 +12,22 @@ namespace {
 // Which of the tiles that come after those of a pass: bit t for the t-th.
 using NextTiles = unsigned;
 
+inline bool any_ahead(const Ahead* ahead) { return ahead && ahead->next < ahead->pieces.size(); }
+
 // What a pass of some rows and T tiles fetches with each block: nothing,
 struct FetchNothing {
   FetchNothing(NextTiles, Ahead*, int, int) {}
   template <int, int> void with(const Packed&, const uint8_t*, int) {}
 };
 
-// some of the next T tiles, whose blocks are so many lines,
-class FetchNext {
+// some of the next T tiles, whose blocks are so many lines, into the first-level cache if `near`,
+template <bool near> class FetchNext {
  public:
   FetchNext(NextTiles next, Ahead*, int, int) : next_(next) {}
   template <int lines, int T> void with(const Packed& w, const uint8_t* tile, int b) {
 #pragma GCC unroll 2
     for (int t = 0; t < T; t++)
-      if (next_ & 1u << t) fetch_next<lines>(w, tile + w.tile_bytes * size_t(T - 1 + t), b);
+      if (next_ & 1u << t) fetch_next<lines, near>(w, tile + w.tile_bytes * size_t(T - 1 + t), b);
   }
 
  private:
@@ -33,10 +35,10 @@ class FetchNext {
 };
 
 // or that, and of what is ahead a piece, or a part of one, some lines each time.
-class FetchAhead {
+template <bool near> class FetchAhead {
  public:
   FetchAhead(NextTiles next, Ahead* ahead, int products, int blocks) : next_(next, ahead, products, blocks) {
-    if (!any(ahead)) return;
+    if (!any_ahead(ahead)) return;
     Ahead::Piece& piece = ahead->pieces[ahead->next];
     const int lines = int((piece.to - piece.from + 63) / 64);
     each_ = std::min(products / kProductsOfLine, (lines + blocks - 1) / blocks);
@@ -44,8 +46,6 @@ class FetchAhead {
     to_ = piece.from = std::min(piece.to, from_ + 64 * each_ * blocks);
     if (to_ == piece.to) ahead->next++;
   }
-
-  static bool any(const Ahead* ahead) { return ahead && ahead->next < ahead->pieces.size(); }
 
   template <int lines, int T> void with(const Packed& w, const uint8_t* tile, int b) {
     next_.template with<lines, T>(w, tile, b);
@@ -55,7 +55,7 @@ class FetchAhead {
  private:
   static constexpr int kProductsOfLine = 2;  // of a row and a block of a tile: they take about as long as memory needs for a line
 
-  FetchNext next_;
+  FetchNext<near> next_;
   const uint8_t *from_ = nullptr, *to_ = nullptr;
   int each_ = 0;
 };

@@ -1,8 +1,10 @@
-// Which instruction sets this build has, which of them this CPU runs, and how large its first-level cache is.
+// Which instruction sets this build has, which of them this CPU runs, and what its first-level cache is like.
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <stdexcept>
 #include "kernels/kernels.h"
+#include "kernels/prefetch.h"
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__x86_64__)
@@ -76,6 +78,18 @@ bool has_i8mm() {
 }
 #endif
 
+// AMD's Zen 5 and later, by measurement (docs/decisions/0071-into-the-first-level-cache.md).
+bool fetches_near() {
+#if defined(__x86_64__)
+  unsigned signature, b, c, d, vendor[3];
+  if (!__get_cpuid(0, &signature, &vendor[0], &vendor[2], &vendor[1]) || std::memcmp(vendor, "AuthenticAMD", sizeof vendor)) return false;
+  constexpr unsigned zen5 = 26, extended = 15;  // of whose families the rest is in another field
+  return __get_cpuid(1, &signature, &b, &c, &d) && (signature >> 8 & 15) == extended && extended + (signature >> 20 & 255) >= zen5;
+#else
+  return false;
+#endif
+}
+
 // Bytes of a CPU's first-level cache of data; where the system does not say, what the smallest of today's have.
 long first_level_cache() {
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
@@ -86,6 +100,8 @@ long first_level_cache() {
 }
 
 }  // namespace
+
+const bool kFetchesNear = fetches_near();
 
 // They leave a third of it to scores, queries and outputs.
 int attend_block_pages(int head_dim) {

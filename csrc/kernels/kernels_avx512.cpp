@@ -83,6 +83,7 @@ constexpr int kMost = 12;
 // Fewer wait for their weights: beside them there is no time for what is ahead.
 constexpr int kLeastAhead = 8;
 constexpr int kLeastOfPair = 12;
+constexpr int kMostNear = 24;  // rows that are multiplied in so little time that it matters where their weights are waited for
 
 template <Format Is, int R, int T, class Fetching> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride,
                                                              float* y, size_t y_stride, bool accumulate, NextTiles next, Ahead* ahead) {
@@ -112,27 +113,27 @@ template <int T> struct Passes {
   Pass early;                // of kMostRows, if others fetch the next tiles and nothing is ahead
   Pass fetching[kMostRows];  // of 1 row and more
 };
-template <Format Is, int T> constexpr Passes<T> passes_of() {
+template <Format Is, int T, bool near> constexpr Passes<T> passes_of() {
   return []<int... r>(std::integer_sequence<int, r...>) {
     return Passes<T>{rows<Is, kMost / T, T, FetchNothing>,
-                     {rows<Is, r + 1, T, std::conditional_t<((r + 1) * T < kLeastAhead), FetchNext, FetchAhead>>...}};
+                     {rows<Is, r + 1, T, std::conditional_t<((r + 1) * T < kLeastAhead), FetchNext<near>, FetchAhead<near>>>...}};
   }(std::make_integer_sequence<int, kMost / T>());
 }
 // By format: all that are not floats. Found in a table, as a step of few rows has many calls: a chain of comparisons took a tenth of those of four.
-template <int T> constexpr auto kPasses = []<int... f>(std::integer_sequence<int, f...>) {
-  return std::array{passes_of<Format(f), T>()...};
+template <int T, bool near> constexpr auto kPasses = []<int... f>(std::integer_sequence<int, f...>) {
+  return std::array{passes_of<Format(f), T, near>()...};
 }(std::make_integer_sequence<int, int(Format::f32)>());
 
 // T tiles from `tile` on, in passes of about as many rows. The last passes fetch the next tiles, one each: all by one pass would come too late.
 template <int T> inline void all_rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride,
                                       bool accumulate, Ahead* ahead) {
-  const Passes<T>& passes = kPasses<T>[size_t(w.format)];
+  const Passes<T>& passes = (kFetchesNear && m <= kMostNear ? kPasses<T, true> : kPasses<T, false>)[size_t(w.format)];
   constexpr int most = Passes<T>::kMostRows;
   const int count = m <= most ? 1 : (m + most - 1) / most;
   for (int r = 0, n, left = count; left > 0; r += n, left--) {
     n = left == 1 ? m - r : (m - r + left - 1) / left;
     const NextTiles next = left > T ? 0 : count == 1 ? (1u << T) - 1 : 1u << (T - left);
-    const Pass pass = left <= T || n < most || FetchAhead::any(ahead) ? passes.fetching[n - 1] : passes.early;
+    const Pass pass = left <= T || n < most || any_ahead(ahead) ? passes.fetching[n - 1] : passes.early;
     pass(w, w.tile(tile), x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, next, ahead);
   }
 }

@@ -5,6 +5,10 @@
 #include "kernels/pack.h"
 
 namespace quintet {
+
+// Whether this CPU has as many lines on their way to its first-level cache as to its second-level one (isa.cpp).
+extern const bool kFetchesNear;
+
 namespace {
 
 // Into the second-level cache, which has room for more lines on their way than the first, or into the first. In assembly, as g++ takes a function
@@ -31,10 +35,10 @@ template <int R> inline void fetch_results(const float* y, size_t y_stride) {
 }
 
 // With block b of a tile: lines [b * lines, (b + 1) * lines) of the next one. In an 8-bit tile 9, so that its scales are among them.
-template <int lines> inline void fetch_next(const Packed& w, const uint8_t* tile, int b) {
+template <int lines, bool near = false> inline void fetch_next(const Packed& w, const uint8_t* tile, int b) {
   const uint8_t* from = tile + w.tile_bytes + 64 * lines * size_t(b);
 #pragma GCC unroll 9
-  for (int i = 0; i < lines; i++) fetch(from + 64 * i);
+  for (int i = 0; i < lines; i++) near ? fetch_near(from + 64 * i) : fetch(from + 64 * i);
 }
 
 // Whether the hardware, such as has no AVX-512, fetches its tiles by itself, as long as each is read only once.

@@ -26,7 +26,7 @@ from bench.engines.report import REQUIRED, Report, Row
 from bench.engines.rows import engines
 from quintet.config import KvType
 
-MACHINE = Machine("A CPU", "avx2", 2, (0.0, 0.0, 0.0), {})
+MACHINE = Machine("A CPU", "avx2", 2, (0.0, 0.0, 0.0))
 PLAN = Plan("model.gguf", 2, deep=1500, long=8000)
 
 
@@ -170,7 +170,7 @@ def test_an_engine_that_crashes_is_told_with_its_last_words(tmp_path: Path) -> N
     plan = Plan(str(model), 1, rounds=2)
     engine = Crashing(plan, Store(tmp_path))
     rows = run.prepare([engine])
-    run.measure(plan, [engine], rows)
+    run.measure(plan, [engine], rows, lambda: None)
     row = rows[engine.key]
     assert [sample.value for sample in row.samples] == [7.0]
     assert "(-6)" in row.reason and "out of luck" in row.reason
