@@ -15,11 +15,10 @@ from pathlib import Path
 
 from bench.common.figures import Machine
 from bench.common.install import Store, cache_dir, cpu_info
-from bench.common.proc import PeerError, output, say
+from bench.common.proc import PeerError, say
 from quintet.models import store as models
 
 RESULTS = Path(__file__).parents[1] / "results"
-MACHINE = Path(__file__).with_name("machine.cpp")
 NOTABLE = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm", "sve")
 
 
@@ -68,15 +67,6 @@ def look_at_machine() -> Machine:
     name = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
     cpu, words = name[1] if name else platform.processor() or platform.machine(), set(info.split())
     return Machine(cpu, " ".join(flag for flag in NOTABLE if flag in words), os.cpu_count() or 1, load)
-
-
-def look_at_limits(machine: Machine, store: Store, threads: int, options: Sequence[str]) -> None:
-    """The machine's limits now, as a compiler with these ``options`` finds them."""
-    say("machine: read bandwidth and multiply-add rates")
-    try:
-        machine.show(json.loads(output([store.compiled(MACHINE, "machine", *options), str(threads)], store.log("machine"), 300)))
-    except PeerError as error:
-        machine.limits_reason = str(error)
 
 
 @contextmanager

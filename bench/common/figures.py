@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 HTTP_SHARE = 0.85
 """Share of the core's speed that must be left over HTTP with streaming."""
+
+Limits = Mapping[str, Mapping[str, float | str]]
+"""What ``machine.cpp`` prints: by kind, how it was measured and the rate with so many threads."""
 
 BUSY = 0.5
 """Load average above which something else was running."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine and the best of its limits that it has shown (``machine.cpp``); ``limits`` is empty if they could not be measured."""
+    """The machine. ``limits_reason``: why its limits cannot be measured."""
 
     cpu: str
     flags: str
     cores: int
     load_before: tuple[float, float, float]
-    limits: dict[str, dict[str, float | str]] = field(default_factory=dict)
     limits_reason: str = ""
-
-    def show(self, limits: Mapping[str, Mapping[str, float | str]]) -> None:
-        """Measured once more: other guests of a host take now more and now less of what it has."""
-        for name, measured in limits.items():
-            best = self.limits.setdefault(name, {})
-            for key, value in measured.items():
-                known = best.get(key, value)
-                best[key] = max(known, value) if isinstance(known, float) and isinstance(value, float) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +51,18 @@ class Ratio:
         if self.needed is None:
             return ""
         return "pass" if (self.value <= self.needed if self.at_most else self.value >= self.needed) else "SHORT"
+
+
+def best_of(limits: Sequence[Limits]) -> Limits:
+    """The highest of each rate that was measured more than once."""
+    best: dict[str, dict[str, float | str]] = {}
+    for measured in limits:
+        for name, rates in measured.items():
+            kept = best.setdefault(name, {})
+            for key, rate in rates.items():
+                known = kept.get(key, rate)
+                kept[key] = rate if isinstance(rate, str) or isinstance(known, str) else max(known, rate)
+    return best
 
 
 def pick(detail: dict[str, object], path: Sequence[str]) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
+from bench.common.figures import Limits, best_of
 from bench.common.prompt import prompt
 
 MARK = "@ "
@@ -132,9 +133,9 @@ def column(batch: int) -> str:
     return f"b{batch}"
 
 
-def emit(name: str, value: float) -> None:
-    """Report one measurement to the parent: seconds for ``load``, else tokens per second."""
-    print(MARK + json.dumps([name, value]), flush=True)
+def emit(name: str, value: float, limits: Limits | None = None) -> None:
+    """Report one measurement to the parent: seconds for ``load``, else tokens per second; and what the machine allowed meanwhile."""
+    print(MARK + json.dumps([name, value, {}, limits or {}]), flush=True)
 
 
 class Measured(Protocol):
@@ -153,15 +154,31 @@ class Measured(Protocol):
         ...
 
 
-def measure(engine: Measured, plan: Plan) -> None:
-    """Every measurement of one round, each with prompts that the engine has not seen."""
-    serial = iter(range(sys.maxsize))
+class Between:
+    """Limits of the machine right before and right after a column, of which the better count: what other guests of a host leave changes.
+
+    Args:
+        look: measures them; empty ones if that is not wanted.
+    """
+
+    def __init__(self, look: Callable[[], Limits]) -> None:
+        self._look, self._before = look, look()
+
+    def emit(self, name: str, values: Sequence[float]) -> None:
+        """A column that was just measured."""
+        before, self._before = self._before, self._look()
+        for value in values:
+            emit(name, value, best_of([before, self._before]))
+
+
+def measure(engine: Measured, plan: Plan, look: Callable[[], Limits] = dict) -> None:
+    """Every measurement of one round, each with prompts that the engine has not seen; ``look`` at the machine's limits between columns."""
+    serial, between = iter(range(sys.maxsize)), Between(look)
     for stage in plan.stages:
         engine.open(stage)
         engine.prefill(prompt(next(serial), min(stage.prompt, WARM)))  # the first pass also pays for memory and code that are new
-        for _ in range(stage.repeats):
-            emit(stage.prefill, engine.prefill(prompt(next(serial), stage.prompt)))
+        between.emit(stage.prefill, [engine.prefill(prompt(next(serial), stage.prompt)) for _ in range(stage.repeats)])
         if stage.plain:  # nor is the memory of the longest sequences new to any
             engine.decode([prompt(next(serial), stage.context) for _ in range(max(stage.batches))], stage.steps)
         for batch in stage.batches:
-            emit(stage.column(batch), engine.decode([prompt(next(serial), stage.context) for _ in range(batch)], stage.steps))
+            between.emit(stage.column(batch), [engine.decode([prompt(next(serial), stage.context) for _ in range(batch)], stage.steps)])

@@ -17,6 +17,7 @@ from typing import ClassVar
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from bench.common.figures import Limits
 from bench.common.install import Store
 from bench.common.plan import MARK, Plan, Stage, column
 from bench.common.proc import PeerError, child, last_words, lines, output, say, worker
@@ -29,11 +30,18 @@ Command = Sequence[str | Path]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement: seconds for ``load``, else tokens per second. ``detail`` is the load generator's summary."""
+    """One measurement.
+
+    Args:
+        value: seconds for ``load``, else tokens per second.
+        detail: the load generator's summary.
+        limits: of the machine at that time; empty = not measured.
+    """
 
     column: str
     value: float
     detail: dict[str, object] = field(default_factory=dict)
+    limits: Limits = field(default_factory=dict)
 
 
 @dataclass
@@ -216,10 +224,12 @@ class Ours(Worker):
     Args:
         isa: the instruction set that it is made to take; empty = as it would.
         kv_type: of keys and values.
+        limits: the program that measures the machine's limits beside it; empty = they are not.
     """
 
     isa: str = ""
     kv_type: KvType = "f16"
+    limits: str = ""
     group, name, ours = "ours", "Quintet, core", True
 
     @property
@@ -232,7 +242,7 @@ class Ours(Worker):
         return output([*our_python(self.isa), "-c", code], self.log, 60).strip()
 
     def command(self) -> Command:
-        return [*our_python(self.isa), "-m", "bench.engines.worker_ours", self.kv_type]
+        return [*our_python(self.isa), "-m", "bench.engines.worker_ours", self.kv_type, self.limits]
 
 
 class OursServed(Served):

@@ -7,7 +7,7 @@ from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 from statistics import median
 
-from bench.common.figures import BUSY, HTTP_SHARE, Machine, Ratio, pick, table
+from bench.common.figures import BUSY, HTTP_SHARE, Limits, Machine, Ratio, best_of, pick, table
 from bench.common.plan import Plan, column
 from bench.engines.chart import Bar, Group, chart
 from bench.engines.engines import Engine, Sample
@@ -45,10 +45,6 @@ class Row:
         values = [sample.value for sample in self.samples if sample.column == name]
         return median(values) if values else None
 
-    def best(self, name: str) -> float | None:
-        """The highest of a column's samples."""
-        return max((sample.value for sample in self.samples if sample.column == name), default=None)
-
     def to_json(self) -> dict[str, object]:
         columns = dict.fromkeys(sample.column for sample in self.samples)
         return asdict(self) | {"median": {name: self.figure(name) for name in columns}}
@@ -74,7 +70,7 @@ class Report:
     def to_json(self) -> dict[str, object]:
         return {
             "plan": asdict(self.plan) | {"model": Path(self.plan.model).name},
-            "machine": asdict(self.machine),
+            "machine": asdict(self.machine) | {"limits": self.limits},
             "work": asdict(self.work),
             "ratios": [asdict(ratio) for ratio in self.ratios()],
             "rows": [row.to_json() for row in self.rows],
@@ -83,6 +79,11 @@ class Report:
     @property
     def columns(self) -> list[str]:
         return [*self.plan.columns, "load"]
+
+    @property
+    def limits(self) -> Limits:
+        """The best that the machine has shown."""
+        return best_of([sample.limits for row in self.rows for sample in row.samples])
 
     def _heading(self) -> str:
         plan, machine = self.plan, self.machine
@@ -140,30 +141,39 @@ class Report:
         return table(["ratio", "column", "is", "required", "", "compared with"], body) if body else ""
 
     def _limits(self) -> str:
-        machine = self.machine
-        if not machine.limits:
-            return f"Limits of the machine: not measured ({machine.limits_reason})." if machine.limits_reason else ""
-        lines = [f"- {name}: {', '.join(f'{key}: {value}' for key, value in limit.items())}" for name, limit in machine.limits.items()]
-        title = "Limits of the machine, by number of threads (GB/s; 10^9 multiply-adds/s):"
+        if reason := self.machine.limits_reason:
+            return f"Limits of the machine: not measured ({reason})."
+        lines = [f"- {name}: {', '.join(f'{key}: {value}' for key, value in limit.items())}" for name, limit in self.limits.items()]
+        if not lines:
+            return ""
+        title = "Limits of the machine, the best that it has shown, by number of threads (GB/s; 10^9 multiply-adds/s):"
         return "\n".join([title, *lines]) + self._distances()
 
     def _distances(self) -> str:
-        """How far from the limits ours is in its best round, as they are the best that the machine has shown."""
+        """How far ours is from what the machine allowed at that time: medians of the rounds."""
         core = next((row for row in self.rows if row.ours and not row.http), None)
-        rates = Rates.of(self.machine.limits, self.plan.threads)
-        if core is None or core.version.endswith("amx") or not all(astuple(rates)):  # tiles multiply faster than what is measured
+        if core is None or core.version.endswith("amx"):  # tiles multiply faster than what is measured
             return ""
         body = []
         for step in steps(self.plan, self.work):
-            if figure := core.best(step.column):
-                reading, bare = step.by_reading(rates), step.by_multiplying(rates.integers, rates.floats)
-                scaled = step.by_multiplying(rates.blocks, rates.floats)
-                shares = [f"{100 * figure / min(reading, most):.0f} %" for most in (bare, scaled)]
-                body.append([step.column, *(f"{value:.0f}" for value in (figure, reading, bare, scaled)), *shares])
-        heads = ["tokens/s", f"{core.name}, best round", "by reading", "by multiply-adds", "and scaling", "share", "with scaling"]
+            found = []
+            for sample in core.samples:
+                rates = Rates.of(sample.limits, self.plan.threads)
+                if sample.column == step.column and all(astuple(rates)):
+                    reading, bare = step.by_reading(rates), step.by_multiplying(rates.integers, rates.floats)
+                    scaled = step.by_multiplying(rates.blocks, rates.floats)
+                    shares = [100 * sample.value / min(reading, most) for most in (bare, scaled)]
+                    found.append([sample.value, reading, bare, scaled, *shares])
+            if found:
+                *figures, share, whole = map(median, zip(*found, strict=True))
+                body.append([step.column, *(f"{figure:.0f}" for figure in figures), f"{share:.0f} %", f"{whole:.0f} %"])
+        if not body:
+            return ""
+        heads = ["tokens/s", core.name, "by reading", "by multiply-adds", "and scaling", "share", "with scaling"]
         note = (
             "What they allow: reading weights, keys and values; multiplying weights in integers and attending in floats; the same, with "
-            "the sum of each 32 integers scaled, as the bits are defined (docs/decisions/0002). A share is that of the lesser of two:"
+            "the sum of each 32 integers scaled, as the bits are defined (docs/decisions/0002). A share is that of the lesser of two. All "
+            "as measured right before and right after each column, the better of both; medians of the rounds:"
         )
         return f"\n\n{note}\n\n{table(heads, body)}"
 

@@ -11,14 +11,14 @@ from bench.engines.engines import Engine, LlamaCpp, LlamaServer, OpenVino, Ours,
 from quintet.config import KvType
 
 
-def engines(plan: Plan, store: Store, isas: Sequence[str] = ("",), kv_types: Sequence[KvType] = ("f16",)) -> list[Engine]:
+def engines(plan: Plan, store: Store, isas: Sequence[str] = ("",), kv_types: Sequence[KvType] = ("f16",), limits: str = "") -> list[Engine]:
     """Every row, in the order in which each round goes through them.
 
     Args:
-        isas: one row of our core for each, with each of ``kv_types``; see ``Ours``.
+        isas: one row of our core for each, with each of ``kv_types``; see ``Ours``, as for ``limits``.
     """
     return [
-        *(Ours(plan, store, isa=isa, kv_type=kv_type) for isa in isas for kv_type in kv_types),
+        *(Ours(plan, store, isa=isa, kv_type=kv_type, limits=limits) for isa in isas for kv_type in kv_types),
         LlamaCpp(plan, store),
         LlamaCpp(plan, store, "Q4_0"),
         XLlamaCpp(plan, store),

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from bench.common.command import look_at_limits, look_at_machine, model_path, parser_of, run_alone, some_of, write
+from bench.common.command import look_at_machine, model_path, parser_of, run_alone, some_of, write
 from bench.common.install import Store, more_than_avx2
 from bench.common.plan import Plan
 from bench.common.proc import PeerError, say
@@ -27,6 +27,7 @@ from bench.engines.report import EXPERTS_REQUIRED, REQUIRED, Report, Row
 from bench.engines.rows import engines
 from quintet.config import KvType
 
+MACHINE = Path(__file__).parents[1] / "common/machine.cpp"
 EXPERTS = ("machine", "ours", "xllamacpp", "openvino")
 DEEP, LONG = 1500, 8000
 """Lengths of the longer prompts; a model of a shorter context is measured without them."""
@@ -65,6 +66,16 @@ def make_plan(options: argparse.Namespace, store: Store) -> Plan:
     return Plan(model, options.threads, options.rounds or 3, deep=deep, long=long)
 
 
+def limits_program(store: Store, options: argparse.Namespace) -> tuple[str, str]:
+    """What measures the machine's limits; and if it cannot be had, why."""
+    if "machine" not in options.only:
+        return "", ""
+    try:
+        return str(store.compiled(MACHINE, "machine", *compiler_options(options.isa))), ""
+    except PeerError as error:
+        return "", str(error)
+
+
 def prepare(wanted: Sequence[Engine]) -> dict[str, Row]:
     """A row per engine; those that cannot be had carry the reason."""
     rows = {}
@@ -78,10 +89,9 @@ def prepare(wanted: Sequence[Engine]) -> dict[str, Row]:
     return rows
 
 
-def measure(plan: Plan, wanted: Sequence[Engine], rows: dict[str, Row], limits: Callable[[], None]) -> None:
-    """All rounds, interleaved: what disturbs the machine for a while disturbs every engine, and its limits. Samples go into ``rows``."""
+def measure(plan: Plan, wanted: Sequence[Engine], rows: dict[str, Row]) -> None:
+    """All rounds, interleaved: what disturbs the machine for a while disturbs every engine. Samples go into ``rows``."""
     for turn in range(plan.rounds):
-        limits()
         for engine in wanted:
             row = rows[engine.key]
             if row.reason:
@@ -101,17 +111,17 @@ def run(options: argparse.Namespace, store: Store) -> int:
     if options.isa == ("avx2",) and more_than_avx2():
         store = replace(store, isa="avx2")
     plan, code = make_plan(options, store), 0
+    program, reason = limits_program(store, options)
     wanted = [
         engine
-        for engine in engines(plan, store, options.isa, options.kv_type)
+        for engine in engines(plan, store, options.isa, options.kv_type, program)
         if engine.group in options.only and (engine.weights == BUNDLED or not options.experts)
     ]
     rows: dict[str, Row] = {}
     try:
         rows = prepare(wanted)
-        machine, compiled = look_at_machine(), compiler_options(options.isa)
-        measured = "machine" in options.only
-        measure(plan, wanted, rows, lambda: look_at_limits(machine, store, plan.threads, compiled) if measured else None)
+        machine = replace(look_at_machine(), limits_reason=reason)
+        measure(plan, wanted, rows)
     except KeyboardInterrupt:
         say("stopped; what was measured follows")
         code = 130

@@ -1,12 +1,17 @@
-"""Our whole model through ``quintet.backends.native.core.runner``, without scheduler or HTTP: ``worker_ours KV_TYPE PLAN MODEL``."""
+"""Our whole model through ``quintet.backends.native.core.runner``, without scheduler or HTTP: ``worker_ours KV_TYPE LIMITS PLAN MODEL``.
+
+``LIMITS`` is the program that measures the machine's, or empty.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -67,12 +72,16 @@ def pages(stage: Stage) -> int:
 
 
 def main() -> None:
-    kv_type, (settings, model) = cast("KvType", sys.argv[1]), sys.argv[2:]
+    kv_type, (limits, settings, model) = cast("KvType", sys.argv[1]), sys.argv[2:]
+
+    def look() -> Any:
+        return json.loads(subprocess.check_output([limits, str(plan.threads)])) if limits else {}
+
     plan, begin = Plan.from_json(settings), time.perf_counter()
     loaded = native_loader(Path(model), plan.threads, max(stage.sequence for stage in plan.stages), kv_type=kv_type)(lambda _share: None)
     emit("load", time.perf_counter() - begin)
     assert loaded.cpu is not None
-    measure(Ours(loaded.runner, loaded.cpu, plan), plan)
+    measure(Ours(loaded.runner, loaded.cpu, plan), plan, look)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bench.common.figures import Machine
 from bench.common.plan import Plan
 from bench.engines.limits import Rates, Step, compiler_options, steps
 from bench.engines.model import Work
@@ -49,11 +48,3 @@ def test_the_rate_of_four_bits_counts_where_it_is_another() -> None:
 )
 def test_limits_are_those_of_the_widest_instruction_set_that_is_measured(isas: tuple[str, ...], options: tuple[str, ...]) -> None:
     assert compiler_options(isas) == options
-
-
-def test_a_machine_has_the_best_of_the_limits_that_it_has_shown() -> None:
-    """A share of a limit from a slow moment would flatter."""
-    machine = Machine("A CPU", "avx2", 2, (0.0, 0.0, 0.0))
-    machine.show({"read_GBps": {"1": 40.0, "2": 44.0}, "int8": {"how": "vpdpbusd", "2": 1000.0}})
-    machine.show({"read_GBps": {"1": 38.0, "2": 76.0}, "int8": {"how": "vpdpbusd", "2": 990.0}})
-    assert machine.limits == {"read_GBps": {"1": 40.0, "2": 76.0}, "int8": {"how": "vpdpbusd", "2": 1000.0}}
