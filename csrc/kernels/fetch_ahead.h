@@ -39,6 +39,10 @@ template <bool near> class FetchAhead {
  public:
   FetchAhead(NextTiles next, Ahead* ahead, int products, int blocks) : next_(next, ahead, products, blocks) {
     if (!any_ahead(ahead)) return;
+    if (ahead->wait) {
+      ahead->wait -= std::min(ahead->wait, size_t(products / kProductsOfLine * blocks));
+      return;
+    }
     Ahead::Piece& piece = ahead->pieces[ahead->next];
     const int lines = int((piece.to - piece.from + 63) / 64);
     each_ = std::min(products / kProductsOfLine, (lines + blocks - 1) / blocks);
@@ -53,8 +57,6 @@ template <bool near> class FetchAhead {
   }
 
  private:
-  static constexpr int kProductsOfLine = 2;  // of a row and a block of a tile: they take about as long as memory needs for a line
-
   FetchNext<near> next_;
   const uint8_t *from_ = nullptr, *to_ = nullptr;
   int each_ = 0;

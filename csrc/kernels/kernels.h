@@ -88,7 +88,10 @@ struct Ahead {
   };
   std::vector<Piece> pieces;  // in the order of reading; what is fetched is no longer of its piece
   size_t next = 0;            // pieces before it are empty
+  size_t wait = 0;            // lines that products could fetch before they begin to
 };
+constexpr int kProductsOfLine =
+    2;  // of a row and a block of a tile, for a line that they fetch: they take about as long as memory needs for it
 
 struct Kernels {
   const char* name;

@@ -1,6 +1,7 @@
 // Model: what attention does beside the product: norms, rotation and storing of keys and values, and the rows' way over the pages.
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include "kernels/scalar_math.h"
 #include "model/model.h"
 #include "model/pass.h"
@@ -138,7 +139,22 @@ void Model::reserve_attention(Pass& p, int pages) const {
   }
 }
 
-// Of sequences of a few rows alone: those of many compute longer than they read. Heads that are neighbours lie together.
+// Of the tiles that are multiplied before a layer's attention and after that of the layer before, all experts' left out.
+int64_t Model::blocks_before(int l) const {
+  const auto sum = [](std::initializer_list<const std::optional<Packed>*> matrices) {
+    int64_t blocks = 0;
+    for (const auto* w : matrices) blocks += *w ? int64_t((*w)->tiles()) * (*w)->blocks() : 0;
+    return blocks;
+  };
+  const Layer& layer = layers_[size_t(l)];
+  const int64_t own = sum({&layer.q, &layer.k, &layer.v});
+  if (!l) return own;
+  const Layer& before = layers_[size_t(l) - 1];
+  return own + sum({&before.o, &before.gate, &before.up, &before.down});
+}
+
+// Of sequences of a few rows alone: those of many compute longer than they read. Heads that are neighbours lie together. Where there is more time than it
+// takes, twice as much is left for it: what is there too early is gone again when it is read, as all weights come by.
 void Model::look_ahead(Pass& p, int l, const Team::Walk& walk) const {
   Ahead& ahead = p.threads[size_t(walk.thread)].ahead;
   ahead.pieces.clear();
@@ -163,6 +179,8 @@ void Model::look_ahead(Pass& p, int l, const Team::Walk& walk) const {
       ahead.pieces.push_back({at, at + size});
     }
   }
+  const size_t needed = 2 * bytes / 64, room = size_t(blocks_before(l) * b.total / team_.size() / kProductsOfLine);
+  ahead.wait = room > needed ? room - needed : 0;
 }
 
 // Of a windowed layer the pages before the first that any of the unit's rows sees are left out: to the kernel the sequence begins there.

@@ -157,6 +157,7 @@ class Model {
   bool whole_blocks() const { return config_.head_dim % 32 == 0; }
   void attend(Pass& p, int layer, const Unit& unit, int thread);
   // Have the products before a layer's attention fetch what a thread will begin that with.
+  int64_t blocks_before(int layer) const;
   void look_ahead(Pass& p, int layer, const Team::Walk& walk) const;
 
   // experts.cpp

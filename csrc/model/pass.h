@@ -81,16 +81,17 @@ template <class Some> void Model::products(Team::Walk& walk, int live, int count
   const int least = act_.side() > 1 ? kLeastBandOfPanels : std::min(kLeastBandOfThread * team_.size(), kLeastBandOfPanels);
   const int bands = std::max(std::clamp(live / least, 1, team_.size()), (live + kMostBand - 1) / kMostBand);
   const auto begin = [&](int band) { return std::min(live, sides * band / bands * side); };
-  // Units of a thread: of few rows a unit is short, and its weights should be one stream; bands may differ by some rows.
+  // Units of a thread: of few rows a unit is short, and its weights should be one stream; bands may differ by some rows. All are about as long, and as many
+  // for each thread: for one more than the others have, the others would wait.
   const int each = live >= kLongUnits ? 24 : bands > 1 ? 12 : 6;
-  const int side_by_side = act_.side_by_side(live);
-  const int chunk = std::max(1, count * bands / (each * team_.size()) / side_by_side) * side_by_side;
-  const int chunks = (count + chunk - 1) / chunk;
+  const int side_by_side = act_.side_by_side(live), groups = (count + side_by_side - 1) / side_by_side;
+  const int units = std::clamp(each * team_.size() / bands, 1, groups);
+  const auto unit_begin = [&](int unit) { return std::min(count, int(int64_t(groups) * unit / units) * side_by_side); };
   walk.phase(
-      bands * chunks,
+      bands * units,
       [&](int u) {
-        const int from = begin(u / chunks), to = begin(u / chunks + 1), first = u % chunks * chunk;
-        if (from < to) some(first, std::min(chunk, count - first), from, to);
+        const int from = begin(u / units), to = begin(u / units + 1), first = unit_begin(u % units);
+        if (from < to) some(first, unit_begin(u % units + 1) - first, from, to);
       },
       work);
 }
