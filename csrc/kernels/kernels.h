@@ -90,8 +90,8 @@ struct Ahead {
   size_t next = 0;            // pieces before it are empty
   size_t wait = 0;            // lines that products could fetch before they begin to
 };
-constexpr int kProductsOfLine =
-    2;  // of a row and a block of a tile, for a line that they fetch: they take about as long as memory needs for it
+// Of a row and a block of a tile, for a line that they fetch: they take about as long as memory needs for it.
+constexpr int kProductsOfLine = 2;
 
 struct Kernels {
   const char* name;
