@@ -11,7 +11,7 @@ from bench.common.figures import BUSY, HTTP_SHARE, Limits, Machine, Ratio, best_
 from bench.common.plan import Plan, column
 from bench.engines.chart import Bar, Group, chart
 from bench.engines.engines import Engine, Sample
-from bench.engines.limits import Rates, steps
+from bench.engines.limits import Rates, Step, steps
 from bench.engines.model import Work
 
 REQUIRED = {"prefill": 1.4, "b1": 1.6, "b8": 2.2, "b32": 1.8}
@@ -156,15 +156,10 @@ class Report:
             return ""
         body = []
         for step in steps(self.plan, self.work):
-            found = []
-            for sample in core.samples:
-                rates = Rates.of(sample.limits, self.plan.threads)
-                if sample.column == step.column and all(astuple(rates)):
-                    reading, bare = step.by_reading(rates), step.by_multiplying(rates.integers, rates.floats)
-                    scaled = step.by_multiplying(rates.blocks, rates.floats)
-                    shares = [100 * sample.value / min(reading, most) for most in (bare, scaled)]
-                    found.append([sample.value, reading, bare, scaled, *shares])
-            if found:
+            measured = [
+                (sample.value, Rates.of(sample.limits, self.plan.threads)) for sample in core.samples if sample.column == step.column
+            ]
+            if found := [distance(step, value, rates) for value, rates in measured if all(astuple(rates))]:
                 *figures, share, whole = map(median, zip(*found, strict=True))
                 body.append([step.column, *(f"{figure:.0f}" for figure in figures), f"{share:.0f} %", f"{whole:.0f} %"])
         if not body:
@@ -197,6 +192,14 @@ def cell(row: Row, name: str) -> str:
     """A figure of the table, or a dash."""
     figure = row.figure(name)
     return "-" if figure is None else f"{figure:.2f}" if name == "load" else f"{figure:.0f}"
+
+
+def distance(step: Step, figure: float, rates: Rates) -> list[float]:
+    """Tokens per second; what reading, multiplying and, as the bits are defined, scaling as well allow; and percent of the least, with the
+    second and with the third."""
+    reading, bare = step.by_reading(rates), step.by_multiplying(rates.integers, rates.floats)
+    scaled = step.by_multiplying(rates.blocks, rates.floats)
+    return [figure, reading, bare, scaled, *(100 * figure / min(reading, most) for most in (bare, scaled))]
 
 
 def latency(row: Row, name: str) -> list[str]:
