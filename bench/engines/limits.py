@@ -1,7 +1,8 @@
 """What a machine can do at most in each column, from its measured limits and the work of a token.
 
-A step reads the weights once and the keys and values of each sequence; it multiplies weights in integers and attends in floats. Reading
-goes on beside multiplying, so the longer of the two counts; the two kinds of multiplication use the same units, so their times add up.
+A step reads the weights once, of experts those that any of its tokens takes, and the keys and values of each sequence; it multiplies
+weights in integers and attends in floats. Reading goes on beside multiplying, so the longer of the two counts; the two kinds of
+multiplication use the same units, so their times add up.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def steps(plan: Plan, work: Work) -> Iterable[Step]:
         yield _prompt(stage, work)
         for batch in stage.batches:
             seen = batch * (stage.context + stage.steps / 2)  # tokens that all sequences of a mean step attend to
-            read = work.bytes + seen * work.kv_bytes
+            read = work.weights(batch) + seen * work.kv_bytes
             macs = batch * (work.layer_macs + work.head_macs)
             yield Step(stage.column(batch), batch, read, macs, seen * work.attention_macs)
 
@@ -84,4 +85,4 @@ def steps(plan: Plan, work: Work) -> Iterable[Step]:
 def _prompt(stage: Stage, work: Work) -> Step:
     length = stage.prompt
     seen = length * length / 2
-    return Step(stage.prefill, length, work.bytes, length * work.layer_macs + work.head_macs, seen * work.attention_macs)
+    return Step(stage.prefill, length, work.weights(length), length * work.layer_macs + work.head_macs, seen * work.attention_macs)

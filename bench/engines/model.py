@@ -13,8 +13,10 @@ class Work:
     """Work per token.
 
     Args:
-        bytes: weights read for one token decoded alone, as stored in the file; of experts those that it takes.
-        layer_macs: multiply-adds of all layers' matrices, likewise.
+        bytes: weights that each step reads, as stored in the file: all but experts.
+        expert_bytes: of all experts.
+        expert_share: how large a part of them a token takes.
+        layer_macs: multiply-adds of all layers' matrices; of experts those that a token takes.
         head_macs: multiply-adds of the output matrix, which prefill runs for the last token only.
         attention_macs: multiply-adds of attention, for each token that is attended to; as if no layer had a window.
         kv_bytes: of its keys and values, as floats of 16 bits.
@@ -22,11 +24,17 @@ class Work:
     """
 
     bytes: int
+    expert_bytes: int
+    expert_share: float
     layer_macs: int
     head_macs: int
     attention_macs: int
     kv_bytes: int
     context: int
+
+    def weights(self, tokens: int) -> float:
+        """Bytes that a step of so many tokens reads: an expert once, if any of them takes it, where each takes any as likely."""
+        return self.bytes + self.expert_bytes * (1 - (1 - self.expert_share) ** tokens)
 
 
 def work(path: Path) -> Work:
@@ -39,10 +47,13 @@ def work(path: Path) -> Work:
     matrices = {tensor.name: tensor for tensor in reader.tensors if len(tensor.shape) > 1}
     embedding = matrices.pop("token_embd.weight")
     head = matrices.pop("output.weight", embedding)  # tied: one matrix for both; the embedding is otherwise read one row a token
-    shares = {name: used / count if len(tensor.shape) == 3 else 1.0 for name, tensor in matrices.items()}
+    experts, dense = ([tensor for tensor in matrices.values() if (len(tensor.shape) == 3) == of_experts] for of_experts in (True, False))
+    share = used / count
     return Work(
-        bytes=int(head.n_bytes) + round(sum(int(tensor.n_bytes) * shares[name] for name, tensor in matrices.items())),
-        layer_macs=round(sum(int(tensor.n_elements) * shares[name] for name, tensor in matrices.items())),
+        bytes=sum(int(tensor.n_bytes) for tensor in (head, *dense)),
+        expert_bytes=sum(int(tensor.n_bytes) for tensor in experts),
+        expert_share=share,
+        layer_macs=sum(int(tensor.n_elements) for tensor in dense) + round(share * sum(int(tensor.n_elements) for tensor in experts)),
         head_macs=int(head.n_elements),
         attention_macs=2 * layers * heads * width,
         kv_bytes=2 * 2 * layers * kv_heads * width,

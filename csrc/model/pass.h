@@ -63,14 +63,15 @@ struct Model::Pass {
   int qkv_width = 0;
 };
 
-// A phase of a matrix product's tiles, a few to a unit: enough units to balance the threads, few enough that claiming costs nothing.
+// A phase of a matrix product's tiles, a few to a unit: enough units to balance the threads, few enough that claiming costs nothing, and as many for each.
 template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, Work work) {
-  const int chunk = std::max(1, count / (6 * team_.size()));
-  walk.phase((count + chunk - 1) / chunk,
-             [&](int u) {
-               for (int t = u * chunk; t < std::min(count, (u + 1) * chunk); t++) tile(t);
-             },
-             work);
+  const int units = std::min(count, 6 * team_.size());
+  walk.phase(
+      units,
+      [&](int u) {
+        for (int t = int(int64_t(count) * u / units), end = int(int64_t(count) * (u + 1) / units); t < end; t++) tile(t);
+      },
+      work);
 }
 
 // A phase of products: some(t, count, from, to) for all tiles, `count` neighbours at a time, and all rows. Many rows are divided into bands, one after

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bench.common.plan import Plan
 from bench.engines.limits import Rates, Step, compiler_options, steps
 from bench.engines.model import Work
 
-WORK = Work(bytes=100, layer_macs=1000, head_macs=500, attention_macs=10, kv_bytes=4, context=4096)
+WORK = Work(bytes=100, expert_bytes=0, expert_share=1.0, layer_macs=1000, head_macs=500, attention_macs=10, kv_bytes=4, context=4096)
 
 
 def test_a_prompt_reads_the_weights_once_and_half_its_length_a_token() -> None:
@@ -20,6 +22,15 @@ def test_sequences_share_the_weights_and_each_reads_its_own_keys_and_values() ->
     plan = Plan("", 2, prefill=20, batches=(4,), context=30, steps=20)
     found = {step.column: step for step in steps(plan, WORK)}["b4"]
     assert found == Step("b4", 4, 100 + 4 * 40 * 4, 4 * 1500, 4 * 40 * 10)
+
+
+def test_experts_are_read_that_any_token_takes() -> None:
+    plan = Plan("", 2, prefill=20, batches=(1, 2, 32), context=30, steps=20, deep=0)
+    experts = replace(WORK, bytes=40, expert_bytes=800, expert_share=0.125, kv_bytes=0)
+    read = {step.column: step.read for step in steps(plan, experts)}
+    assert (read["b1"], read["b2"]) == (40 + 100, 40 + 100 + 100 * 0.875)
+    assert read["b32"] == pytest.approx(40 + 800 * (1 - 0.875**32))
+    assert read["prefill"] == pytest.approx(40 + 800 * (1 - 0.875**20))
 
 
 def test_the_times_of_both_kinds_of_multiplication_add_up() -> None:

@@ -51,7 +51,10 @@ def test_it_is_written_once(made: tuple[Shape, Path], tmp_path: Path) -> None:
 
 
 def test_a_tokens_work_is_that_of_the_experts_it_takes(made: tuple[Shape, Path]) -> None:
-    _, path = made
+    shape, path = made
     attention, router, expert = 2 * 256 * 256 + 2 * 64 * 256, 8 * 256, 3 * 256 * 512
     assert work(path).layer_macs == 2 * (attention + router + 2 * expert)
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[shape.type]]
+    assert work(path).expert_bytes == 2 * 8 * expert * size // block
+    assert work(path).weights(1) == work(path).bytes + work(path).expert_bytes / 4
     assert work(path).head_macs == np.int64(256) * FAMILIES[0].vocab
