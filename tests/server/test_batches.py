@@ -18,7 +18,8 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.batch import Batch, NewBatch
 from quintet.batches import runner
-from quintet.batches.lines import Line
+from quintet.batches.lines import Answer, Line
+from quintet.batches.runner import Job
 from quintet.config import BatchConfig, EngineConfig, LedgerConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines import registry as engines
@@ -270,7 +271,19 @@ def test_a_line_that_waits_for_tokens_uses_one_request_however_often_it_is_tried
 
 def test_the_lines_of_a_key_that_is_not_in_force_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_lines, "_KEY_S", 0.05)
-    file = tmp_path / "keys"
+    file, gone, compute = tmp_path / "keys", asyncio.Event(), server_lines.Lines.__call__
+    tried: list[int] = []
+    answered: list[int] = []
+
+    async def noted(lines: server_lines.Lines, job: Job) -> Answer:
+        if job.line.number > 50:
+            await gone.wait()
+        tried.append(job.line.number)
+        answer = await compute(lines, job)
+        answered.append(job.line.number)
+        return answer
+
+    monkeypatch.setattr(server_lines.Lines, "__call__", noted)
 
     def write(*keys: str) -> None:
         file.write_text("".join(f"{key}\n" for key in keys))
@@ -278,13 +291,21 @@ def test_the_lines_of_a_key_that_is_not_in_force_wait_for_it(tmp_path: Path, mon
 
     async def scenario(one: World) -> None:
         alice = replace(one, key="sk-alice")
-        batch = await alice.begin(*(line(str(number), max_tokens=60, logit_bias={"256": -100}) for number in range(100)))
-        write("sk-other")
-        await asyncio.sleep(LOOK_S + 0.5)
-        assert (await alice.get(f"/v1/batches/{batch['id']}")).status == 401
+        batch = await alice.begin(*(line(str(number)) for number in range(100)))
+        async with asyncio.timeout(60):
+            while not answered:
+                await asyncio.sleep(0.01)
+            write("sk-other")
+            while (await alice.get(f"/v1/batches/{batch['id']}")).status != 401:
+                await asyncio.sleep(0.05)
+            gone.set()
+            while max((tried.count(number) for number in range(51, 101)), default=0) < 3:
+                await asyncio.sleep(0.01)
+        assert max(answered) <= 50
         write("sk-alice", "sk-other")
         await asyncio.sleep(LOOK_S + 0.2)
         assert (await alice.ended(batch))["request_counts"] == {"total": 100, "completed": 100, "failed": 0}
+        assert sorted(answered) == list(range(1, 101))
 
     write("sk-alice", "sk-other")
     play(tmp_path, scenario, api_key_file=file)
