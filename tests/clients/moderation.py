@@ -48,7 +48,7 @@ def test_an_unsafe_prompt_and_a_name_that_is_none_are_errors_of_the_sdk(client: 
     with pytest.raises(BadRequestError, match="judged unsafe by Meta-Llama/Llama-Guard-7b") as caught:
         client.completions.create(**{**ASK, "prompt": "k"}, stream=stream)
     assert caught.value.body["error"]["code"] == "content_policy_violation"
-    with pytest.raises(NotFoundError, match="'nobody' is not served here"):
+    with pytest.raises(NotFoundError, match="'nobody' is not served for moderation"):
         client.completions.create(**{**ASK, "safety_model": "nobody"}, stream=stream)
     with pytest.raises(NotFoundError, match="'toy' is not served for moderation"):
         client.completions.create(**{**ASK, "safety_model": "toy"}, stream=stream)
