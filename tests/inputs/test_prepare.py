@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from quintet.backends.toy import ToyTokenizer
 from quintet.errors import BadRequest, PromptTooLong, Unsupported
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.resolve import Known, resolve, texts, words
 from quintet.inputs.sampling import word_forms
 from quintet.inputs.sequence import SequenceSpec
 from quintet.inputs.supported import require_supported
+from quintet.inputs.tokenizer import separator_of
+from quintet.models.traits import Roles, Traits
 from quintet.request import Cut, Prompt, Reasoning, Sampling
 
 CAPABILITIES = Capabilities("m", 20, 300, [b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f", supported=EVERYTHING)
@@ -41,6 +44,29 @@ def test_a_text_that_begins_with_its_own_bos_does_not_get_another() -> None:
     assert tokens("", [1], 1) == (1,)
     assert tokens("aab", [5, 5, 6], 0) == (5, 5, 6), "nothing is put before it"
     assert tokens((1, 1, 5), [], 1) == (1, 1, 5), "ids are taken as they are"
+
+
+@pytest.mark.parametrize(
+    ("words", "end", "separator"),
+    [
+        (("</s>", "<|endoftext|>", "<|im_end|>"), "<|im_end|>", 1),  # Qwen's instruct models: by its name
+        (("[EOS]", "</s>", "<|im_end|>"), "</s>", 1),  # the file's own end
+        (("[EOS]", "<eos>", ""), "<turn|>", 0),  # of a file whose end is not told by name: any
+        ((), "", None),
+    ],
+)
+def test_a_new_document_begins_after_the_separator(words: tuple[str, ...], end: str, separator: int | None) -> None:
+    """OpenAI's page: "`<|endoftext|>` is the document separator that the model sees during training"."""
+
+    class Words(ToyTokenizer):
+        eos_ids = frozenset(range(len(words)))
+
+        def spelling(self, token: int) -> str:
+            return words[token]
+
+    tokenizer = Words()
+    tokenizer.traits = Traits(roles=Roles(eos=end))
+    assert separator_of(tokenizer) == separator
 
 
 def test_a_bare_text_has_nothing_around_it_whatever_it_begins_with() -> None:

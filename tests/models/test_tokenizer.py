@@ -44,26 +44,31 @@ def tokenizers(vocabularies: dict[str, Path]) -> dict[str, Tokenizer]:
 
 NAMES = ("smollm2", "qwen2", "pieces", "tied")
 
+WORD = 128247
+"""Qwen's ``</s>``: llama.cpp makes a control token of it, we leave it the word that the file says it is (``vocabulary.HTML``)."""
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recorded_strings_get_the_ids_that_llama_cpp_gives_them(tokenizers: dict[str, Tokenizer], name: str) -> None:
     strings, ids = golden("tied_strings" if name == "tied" else "strings"), golden(name)["ids"]
     assert len(strings) == len(ids) >= (300 if name == "tied" else 700)
-    wrong = [(text, want) for text, want in zip(strings, ids, strict=True) if tokenizers[name].encode(text) != want]
-    assert wrong == []
+    rows = [(text, want) for text, want in zip(strings, ids, strict=True) if name != "qwen2" or WORD not in want]
+    assert len(rows) > len(strings) - 20
+    assert [(text, want) for text, want in rows if tokenizers[name].encode(text) != want] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tokens_with_a_role_are_those_of_llama_cpp(tokenizers: dict[str, Tokenizer], name: str) -> None:
     tokenizer, roles = tokenizers[name], golden(name)["roles"]
     assert (tokenizer.bos_id, tokenizer.eos_id) == (roles["bos"], roles["eos"])
-    assert sorted(tokenizer.eos_ids) == roles["end"]
+    assert sorted(tokenizer.eos_ids | ({WORD} if name == "qwen2" else set())) == roles["end"]
     assert tokenizer.traits.fim == Fim(**{role: None if token < 0 else token for role, token in roles["fim"].items()})
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_exactly_the_tokens_that_llama_cpp_prints_as_nothing_have_no_bytes(tokenizers: dict[str, Tokenizer], name: str) -> None:
-    assert [token for token, piece in enumerate(tokenizers[name].pieces) if not piece] == golden(name)["silent"]
+    silent = [token for token, piece in enumerate(tokenizers[name].pieces) if not piece]
+    assert sorted([*silent, *([WORD] if name == "qwen2" else [])]) == golden(name)["silent"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -177,6 +182,15 @@ def test_an_end_token_is_known_by_name_even_if_typed_as_text(tmp_path: Path) -> 
     assert tokenizer.pieces[257] == tokenizer.pieces[258] == b""
     assert tokenizer.encode("a<|im_end|>") == [97, 257]
     assert tokenizer.eos_id is None
+
+
+@pytest.mark.parametrize(("how", "more"), [("typed", {}), ("named", {"ids": {"eos_token_id": 257}})])
+def test_the_end_of_what_html_strikes_out_is_an_end_only_where_the_file_says_so(tmp_path: Path, how: str, more: dict[str, Any]) -> None:
+    """Qwen's vocabulary has it as a word: ``<s>apple</s>`` is text there, as it is to transformers."""
+    word = tiny(tmp_path, ["</s>", "<|im_end|>"], [NORMAL, CONTROL])
+    assert ({*word.eos_ids}, word.pieces[257], word.encode("</s>")) == ({258}, b"</s>", list(b"</s>"))
+    end = tiny(tmp_path, ["</s>", "<|im_end|>"], [CONTROL if how == "typed" else NORMAL, CONTROL], **more)
+    assert ({*end.eos_ids}, end.pieces[257], end.encode("</s>")) == ({257, 258}, b"", [257])
 
 
 def test_harmony_keeps_its_end_of_message_and_shows_its_channel_names(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.server.asgi import Answer, acall
-from tests.server.test_infill_route import BOS, FimTokenizer, ask, serving
+from tests.server.test_infill_route import BOS, PRE, FimTokenizer, ask, serving
 
 from quintet.dialects.completion.dialect import FIELDS
 from quintet.dialects.fields import table
@@ -93,6 +93,15 @@ def test_probabilities_are_those_of_the_log_probabilities() -> None:
         assert (entry["token"], entry["logprob"], entry["bytes"]) == (token, logprob, list(token.encode()))
         assert {name["token"]: name["logprob"] for name in entry["top_logprobs"]} == top
         assert entry["id"] == ord(token)
+
+
+def test_the_bytes_of_a_control_token_in_an_echo_are_those_of_its_text() -> None:
+    body = {"prompt": [97, PRE, 98], "echo": True, "logprobs": True, "top_logprobs": 1, "max_tokens": 1}
+    (answer,) = ask(body, path="/fireworks/inference/v1/completions")
+    _, entry, *_ = answer.json()["choices"][0]["logprobs"]["content"]
+    assert (entry["token"], bytes(entry["bytes"])) == ("<0x01>", b"<0x01>")
+    for one in entry["top_logprobs"]:
+        assert bytes(one["bytes"]) == (FimTokenizer().pieces[one["token_id"]] or one["token"].encode())
 
 
 def test_a_boolean_number_of_log_probabilities_is_none_or_one() -> None:

@@ -30,6 +30,25 @@ def test_one_engine_step_is_one_piece_of_the_body() -> None:
     assert [part.count(b"data: ") for part in answer.parts] == [3, 3, 3, 7]  # the last: texts, ends, [DONE]
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_who_has_an_answer_is_none_of_the_requests_at_a_time(ended: bool) -> None:
+    """Fireworks' page: "Number of concurrent requests". The next of a client's may come before the server has put the last one away."""
+
+    async def scenario() -> list[str | None]:
+        app, gone, first = create_app(ScriptedBackend(), ServerConfig()), asyncio.Event(), Answer()
+        body, path = {"prompt": "a", "max_tokens": 4, "stream": True}, "/fireworks/inference/v1/completions"
+        pieces = len((await acall(app, body, path=path)).parts)
+        reading = asyncio.create_task(acall(app, body, path=path, stuck_at=pieces if ended else 1, gone=gone, into=first))
+        while len(first.parts) < (pieces if ended else 1):
+            await asyncio.sleep(0.001)
+        told = [(await acall(app, body | {"stream": False}, path=path)).header("fireworks-num-concurrent-requests")]
+        gone.set()
+        await reading
+        return [*told, (await acall(app, body | {"stream": False}, path=path)).header("fireworks-num-concurrent-requests")]
+
+    assert asyncio.run(scenario()) == ["1" if ended else "2", "1"]
+
+
 @pytest.mark.fault("E12")
 def test_a_stream_is_unnamed_data_frames_only() -> None:
     answer = call(create_app(ScriptedBackend(), ServerConfig()), {"prompt": "a", "stream": True})

@@ -94,6 +94,7 @@ class Entry:
         self.backend: Backend | None = None
         self._preparer: Preparer | None = None
         self.users = 0  # requests that need it now
+        self._answered = 0  # of these, those whose answers have ended
         self._given = 0  # of these, those that ask nothing more of the engine
         self._yielding: set[asyncio.Timeout] = set()  # of these, those that end when the model is to be unloaded
         self.put_away = False  # an administrator unloaded it, and nobody who waits has asked for it since
@@ -111,6 +112,11 @@ class Entry:
         """Of the engine that there is."""
         assert self._preparer is not None, "there is no engine"
         return self._preparer
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that need it now, as their clients see it."""
+        return self.users - self._answered
 
     @property
     def loaded(self) -> bool:
@@ -131,6 +137,23 @@ class Entry:
         finally:
             self.users -= 1
             self.used = self._clock()
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[Callable[[], None]]:
+        """As long as a request, which holds it, is there: what to call when the last byte of its answer is handed over.
+
+        Whoever has read that may send the next request, which is alone then, before this one is put away.
+        """
+        ended: list[bool] = []
+
+        def end() -> None:
+            ended.append(True)
+            self._answered += len(ended) == 1
+
+        try:
+            yield end
+        finally:
+            self._answered -= bool(ended)
 
     @contextlib.contextmanager
     def given(self) -> Iterator[None]:

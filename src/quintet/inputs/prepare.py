@@ -40,7 +40,7 @@ from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.stopwatch import Stopwatch
 from quintet.inputs.supported import fills_in, require_supported
 from quintet.inputs.think_tags import Tags, tags_of
-from quintet.inputs.tokenizer import Tokenizer
+from quintet.inputs.tokenizer import Tokenizer, separator_of
 from quintet.request import Gap
 from quintet.turns import Turns
 
@@ -132,7 +132,7 @@ class Preparer:
                 encoded=await self._encoded(tokenizer.encode, encoded, tenant, watch),
                 inside=await self._encoded(tokenizer.encode_inside, inside, tenant),
                 grammars=grammars,
-                separator=min(tokenizer.eos_ids, default=None),
+                separator=separator_of(tokenizer),
                 before=tokenizer.traits.added[0],
                 after=tokenizer.traits.added[1],
                 infill=infill(tokenizer, self._suffix_first),

@@ -45,3 +45,18 @@ class Tokenizer(Vocabulary, Protocol):
     def spelling(self, token: int) -> str:
         """How the vocabulary itself writes a token, which need not be its text (``Ġthe``, ``<|im_end|>``); empty for an id beyond it."""
         ...
+
+
+SEPARATOR = "<|endoftext|>"
+
+
+def separator_of(tokenizer: Tokenizer) -> int | None:
+    """The token that stood before a document when the model was trained; ``None`` if no token ends a sequence.
+
+    OpenAI's page, prompt: "`<|endoftext|>` is the document separator that the model sees during training, so if a prompt is not specified
+    the model will generate as if from the beginning of a new document." A model without a token of this name has its own end there; the
+    end of a turn in a chat, or a name that some other format has for an end, begins none.
+    """
+    spelled = {tokenizer.spelling(token): token for token in sorted(tokenizer.eos_ids, reverse=True)}
+    names = (SEPARATOR, tokenizer.traits.roles.eos)
+    return next((spelled[name] for name in names if name in spelled), min(tokenizer.eos_ids, default=None))

@@ -44,7 +44,11 @@ END_NAMES = frozenset(
         *("<|tool_response>", "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~["),
     }
 )
-"""Texts that end a generation wherever they are in a vocabulary."""
+"""Texts that end a generation wherever they are in a vocabulary, all but one even where the file types them as words."""
+
+HTML = "</s>"
+"""Also the end of what HTML strikes out. Qwen's vocabulary has it as a word, of which its tokenizer never makes use; llama.cpp makes it a
+control token there too, and such a page ends in the middle of a line. It is an end where it is typed so, or is the file's own end."""
 
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 MESSAGE_NAMES = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
@@ -120,10 +124,13 @@ def read_vocabulary(meta: Metadata, think: tuple[str, str] | None = None) -> Voc
     types = _types(meta, len(ids))
     fim = {role: _role(meta, ids, types, keys, names) for role, (keys, names) in FIM.items()}
     ends = {fim["pad"], fim["repo"], fim["separator"]}
+    named = {token_id(meta, key, len(ids)) for key in END_KEYS}
     for text in END_NAMES & ids.keys():
+        if text == HTML and ids[text] not in named and types[ids[text]] == TokenType.NORMAL and PREFIX + "token_type" in meta:
+            continue
         types[ids[text]] = TokenType.CONTROL
         ends.add(ids[text])
-    ends.update(token_id(meta, key, len(ids)) for key in END_KEYS)
+    ends |= named
     for text in MESSAGE_NAMES:
         if text in ids:
             types[ids[text]] = TokenType.USER_DEFINED

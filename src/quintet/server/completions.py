@@ -159,6 +159,7 @@ class Completions:
                     stack.enter_context(needed.held())
                     if call.caller.background:
                         await stack.enter_async_context(needed.entry.yielding())
+                call.http.before_end.append(stack.enter_context(served.entry.answering()))
                 await self._complete(call, api, parsed, served, judging, deadline, admission)
 
     async def _complete(
@@ -181,7 +182,7 @@ class Completions:
             slow = judging is not None or bool(parsed.request.images) or call.http.unpacked > INLINE_CHARS
             request, job = await (while_there(call.http.receive, preparing) if slow else preparing)
         admission.reserve(job)
-        about = request.model, served.fingerprint(backend), self._source.host(), served.entry.name, served.entry.users
+        about = request.model, served.fingerprint(backend), self._source.host(), served.entry.name, served.entry.unanswered
         identity = Identity(self._source.token(), int(self._source.now()), *about)
         asked = dataclasses.replace(request, max_tokens=job.max_tokens)
         renderer = beyond(api.format.renderer(asked, identity, parsed.options), asked)
@@ -193,7 +194,7 @@ class Completions:
                 async with Guard(call.http.receive, job, deadline) as guard:
                     account.begin(observer, guard)
                     admission.start(job)
-                    call.http.before_end = partial(admission.leave, job)
+                    call.http.before_end.append(partial(admission.leave, job))
                     run = _Run(call, job, renderer, observer, guard, tuple(warned(parsed.ignored, parsed.unheeded)), api.done)
                     with served.entry.given() if job.given else contextlib.nullcontext():
                         await (self._stream(run) if request.stream else self._json(run))

@@ -65,7 +65,7 @@ class Request:
         self.always: list[tuple[str, str]] = []  # headers of the answer, whatever it will be
         self.hold: BodyHold | None = None  # of the memory for bodies; None = of a body that is there
         self.limits: Callable[[], Iterable[tuple[str, str]]] = tuple  # those that say where the caller's limits stand when it begins
-        self.before_end: Callable[[], object] = tuple  # done before the last byte of the answer is handed over
+        self.before_end: list[Callable[[], object]] = []  # done before the last byte of the answer is handed over
         self._send = send
         given = self.headers.get("x-request-id", "")
         self.request_id = given if _REQUEST_ID.fullmatch(given) else fresh_id
@@ -103,7 +103,8 @@ class Request:
         return self._end(data) if last else self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def _end(self, data: bytes) -> None:
-        self.before_end()
+        for done in self.before_end:
+            done()
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
         self.ended = True
 

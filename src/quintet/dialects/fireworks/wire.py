@@ -280,9 +280,14 @@ def _content(tokens: Iterable[TokenText], top: int) -> Content:
 
 def _entry(token: TokenText, top: int) -> Entry:
     alternatives = [_alternative(token, *one, raw) for one, raw in zip(token.top[:top], token.top_raw[:top], strict=True)]
-    return Entry(token.label, list(token.raw or token.name.encode()), shown_logprob(token) or 0.0, token.token, token.offset, alternatives)
+    return Entry(token.label, _bytes(token), shown_logprob(token) or 0.0, token.token, token.offset, alternatives)
 
 
 def _alternative(sampled: TokenText, token: int, text: str, logprob: float, raw: bytes) -> Alternative:
-    name = sampled.name if token == sampled.token else text
-    return Alternative(text, max(logprob, FLOOR), token, list(raw or name.encode()))
+    own = token == sampled.token
+    return Alternative(text, max(logprob, FLOOR), token, _bytes(sampled) if own else list(raw or text.encode()))
+
+
+def _bytes(token: TokenText) -> list[int]:
+    """Of a control token those of its text where it was written out in an echo, else of its name."""
+    return list(token.raw or (token.text or token.name).encode())

@@ -25,8 +25,8 @@ from quintet.models.opening import open_model
 from quintet.models.quantize import chosen, least, settled
 from quintet.models.spec import Tensors
 
-NUMERICS = "3"
-"""Raised whenever the same weights, tokens and controls may give other bits or draws than before; part of ``system_fingerprint``."""
+NUMERICS = "4"
+"""Raised whenever the same weights, prompts and controls may give other ids, bits or draws than before; part of ``system_fingerprint``."""
 
 _SLOW = (
     "the weights of %s, %s, are larger than the free memory, %s: they are read from the disk as they are needed; "
