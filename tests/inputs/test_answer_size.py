@@ -108,11 +108,11 @@ def test_every_dialect_refuses_what_is_too_large_before_anything_is_computed(pat
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_echoed_prompt_that_is_told_without_log_probabilities_is_neither_counted_nor_scored(stream: bool) -> None:
-    """Together's chunks have their tokens' own, whatever was asked for."""
+def test_what_is_told_of_every_token_whatever_was_asked_for_is_not_counted(stream: bool) -> None:
+    """Together's chunks have their tokens' own log-probabilities; a stream is not refused where the same request in one piece is not."""
     backend = ScriptedBackend()
     body = {"prompt": "a" * 8, "max_tokens": 4, "echo": True, "stream": stream}
-    answer = call(create_app(backend, ServerConfig(dialect="together", max_logprobs=4)), body)
+    answer = call(create_app(backend, ServerConfig(dialect="together", max_logprobs=1)), body)
     first = answer.json() if answer.header("content-type") == "application/json" else json.loads(answer.parts[0].removeprefix(b"data: "))
     assert (answer.status, first.get("prompt")) == (200, [{"text": "a" * 8}])
     assert call(create_app(backend, ServerConfig(dialect="together", max_logprobs=11)), body | {"logprobs": 0}).status == 400

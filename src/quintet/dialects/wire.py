@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from itertools import repeat
 
 import msgspec
 
@@ -73,22 +74,27 @@ class Logprobs(msgspec.Struct, gc=False):
         self.text_offset += other.text_offset
 
 
+_BROKEN = "\ufffd"
+
+
 def shown_logprob(token: TokenText) -> float | None:
     """``None`` where nothing precedes the token."""
     return None if token.logprob is None else max(token.logprob, FLOOR)
 
 
 def top_map(token: TokenText) -> dict[str, float] | None:
-    """Label -> log-probability, the token itself first.
+    """Label -> log-probability, the token itself first, so that a token was the likeliest if its label's value is the largest here.
 
-    Several tokens may have the same label (fragments of characters mostly); the likeliest counts. So a client can tell that a
-    token was the likeliest by comparing its log-probability with the largest value here: the floats are equal or it was not.
+    An alternative that is a part of a character, or whose text is taken, is called by its bytes, as OpenAI calls such tokens:
+    ``bytes:\\xe6\\x97``. Of several with the same bytes the likeliest counts.
     """
     if token.logprob is None:
         return None
     made = {token.label: max(token.logprob, FLOOR)}
-    for _, label, logprob in token.top:
+    for (id_, label, logprob), raw in zip(token.top, token.top_raw or repeat(b""), strict=False):
         value = FLOOR if logprob < FLOOR else logprob
+        if raw and id_ != token.token and (label in made or (_BROKEN in label and label.encode() != raw)):
+            label = "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
         if label not in made or value > made[label]:
             made[label] = value
     return made

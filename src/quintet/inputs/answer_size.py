@@ -58,9 +58,12 @@ def _sizes(request: CompletionRequest, sequences: Sequence[PreparedSequence]) ->
 
 
 def _alternatives(request: CompletionRequest) -> dict[str, int]:
-    """How many each field asks for; none does = there are no log-probabilities."""
+    """How many each field asks for; none does = there are no log-probabilities.
+
+    What a dialect tells of every token, whatever was asked for (``echo_scored`` is false then), is a number beside each, as its id is.
+    """
     scores = None if request.shown is None else request.shown.prompt_logprobs
-    asked = {"logprobs": request.logprobs, "prompt_logprobs": scores, "logprob_token_ids": len(request.logprob_ids) or None}
+    asked = {"logprobs": request.logprobs if request.echo_scored else None, "prompt_logprobs": scores, "logprob_token_ids": len(request.logprob_ids) or None}
     return {name: count for name, count in asked.items() if count is not None}
 
 
