@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,3 +167,10 @@ def test_a_refusal_that_is_about_no_such_limit_is_worded_as_before(name: str) ->
     reply = dialect(name).error(TooManyRequests("At most 2 completions at once."))
     assert (reply.status, dict(reply.headers)["retry-after"]) == (429, "1")
     assert b"At most 2 completions at once." in reply.body
+
+
+def test_cerebras_says_why_a_request_never_fits() -> None:
+    """One without ``max_tokens`` needs the rest of the context; nothing need have been processed."""
+    told = json.loads(dialect("cerebras").error(OverLimit(replace(TPD, remaining=TPD.limit), 8190, None)).body)["message"]
+    assert told.startswith("Tokens per day limit exceeded - too many tokens processed. Rate limit reached on tokens per day: Limit")
+    assert "Requested 8190." in told

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from quintet.dialects.base import Fault, Headers, fault
 from quintet.dialects.limits import exhausted, over_time
+from quintet.errors import OverLimit
 from quintet.quota import DAY, MINUTE, Meter, Unit
 
 # Page: only these two limits are in the headers, whatever others there are.
@@ -40,7 +41,8 @@ def worded(error: Exception) -> Fault:
         return replace(known, param="quota") if known.status == 429 else known
     code, why = _CODES[meter.unit]
     name = f"{meter.unit.value.capitalize()} per {meter.per} limit" if meter.per else f"{meter.unit.value.capitalize()} budget"
-    return replace(known, message=f"{name} exceeded - {why}.", param="quota", code=code)
+    never = f" {known.message}" if isinstance(error, OverLimit) and error.wait is None else ""  # nothing need have been processed
+    return replace(known, message=f"{name} exceeded - {why}.{never}", param="quota", code=code)
 
 
 def _limit(meter: Meter) -> str:
