@@ -227,6 +227,32 @@ def test_a_guide_that_ends_its_process_is_too_complex_and_the_next_is_checked() 
     run(body)
 
 
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_check_that_was_ended_from_outside_is_no_guides_fault_for_long(deaths: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that ends soon is made again; nobody is told for long that a guide is too complex of which nothing is known."""
+    monkeypatch.setattr(guide_check, "SOON_S", 100.0)
+    monkeypatch.setattr(guide_check, "DEATH_S", 0.0)
+
+    async def body(check: GuideCheck) -> None:
+        ask, asked = check._processes.ask, list[bytes]()
+
+        async def dies(request: bytes) -> bytes:
+            asked.append(request)
+            return b"" if len(asked) <= deaths else await ask(request)
+
+        check._processes.ask = dies  # type: ignore[method-assign, assignment]
+        if deaths == 2:
+            with pytest.raises(BadRequest, match="too complex"):
+                await check.translate([GOOD])
+            while check._known:
+                await asyncio.sleep(0.001)
+            assert check._bytes == 0
+        assert await check.translate([GOOD])
+        assert len(asked) == deaths + 1
+
+    run(body)
+
+
 def test_a_machine_without_time_for_it_is_no_fault_of_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so, remembers nothing, and takes the guide when there is time."""
 

@@ -23,7 +23,7 @@ from quintet.batches.runner import Job
 from quintet.config import BatchConfig, EngineConfig, LedgerConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines import registry as engines
-from quintet.errors import EngineFailed, NotAuthorized, Overloaded, TooManyRequests
+from quintet.errors import EngineFailed, ModelNotFound, NotAuthorized, Overloaded, TooManyRequests
 from quintet.keys.key import Key
 from quintet.keys.ring import LOOK_S
 from quintet.keys.store import KeyStore
@@ -324,15 +324,27 @@ def test_the_lines_of_a_key_that_is_not_in_force_wait_for_it(tmp_path: Path, mon
 def test_what_is_no_fault_of_a_lines_is_not_its_answer_at_once(error: Exception, kept: int | None) -> None:
     """It is computed again; of what may be its fault after all, such as an engine's end, the answer is kept for the last time."""
 
+    with pytest.raises(runner.AgainError) as again:
+        failing(error)
+    assert (again.value.failed and again.value.failed.status) == kept
+
+
+def test_a_line_that_breaks_the_server_is_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
+    assert failing(KeyError("whatever")).status == 500
+    assert "line 1 of batch_1 broke" in caplog.text and "KeyError: 'whatever'" in caplog.text
+    caplog.clear()
+    assert failing(ModelNotFound("m")).status == 404
+    assert not caplog.text
+
+
+def failing(error: Exception) -> Answer:
     class Fails:
         async def answer(self, *_: object) -> None:
             raise error
 
     batch = Batch("batch_1", "", "openai", NewBatch("file-1", "/v1/completions", "24h", 60), 0, 60)
     compute = server_lines.Lines(lambda _: Fails(), SimpleNamespace(owner=lambda _: ANYBODY), SOURCE)  # type: ignore[arg-type, return-value]
-    with pytest.raises(runner.AgainError) as again:
-        asyncio.run(compute(runner.Job(batch, Line(1, 0, 2, "a", 0), b"{}")))
-    assert (again.value.failed and again.value.failed.status) == kept
+    return asyncio.run(compute(runner.Job(batch, Line(1, 0, 2, "a", 0), b"{}")))
 
 
 def test_unloading_a_model_waits_for_no_line_and_its_batches_wait_until_it_is_asked_for(

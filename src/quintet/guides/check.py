@@ -28,6 +28,13 @@ MAX_WAITING = 128
 WAIT_S = 5.0
 """And for no longer than this, which they do if many before them are hostile."""
 
+SOON_S = 1.0
+"""A check that gives no answer within this is made once more: it may have been ended from outside, for the memory of others say. What takes too
+much time or memory of its own takes longer."""
+
+DEATH_S = 60.0
+"""So long a guide counts as too complex whose check gave no answer, lest hostile ones take a process each time; it may not have been its fault."""
+
 CACHE_BYTES = 16 << 20
 _ENTRY_BYTES = 400  # of the table and of what holds an entry together, in CPython
 _MANY = "Too many schemas and grammars are being checked; try again later."
@@ -125,6 +132,8 @@ class GuideCheck:
         self.checked.refused += refused
         self.checked.taken += not refused
         self._keep((key[1], key[2]), task.result())
+        if isinstance(task.result(), _NoAnswerError):
+            asyncio.get_running_loop().call_later(DEATH_S, self._forget, (key[1], key[2]))
 
     async def _check(self, tenant: str, kind: GuideKind, text: str) -> str | GuideError:
         encoded = text.encode("utf-8", "surrogatepass")
@@ -133,12 +142,21 @@ class GuideCheck:
         await self._processes.start()  # before the wait is timed: that it takes long is no other guide's fault
         await self._turn(tenant)
         try:
-            reply = (await self._processes.ask(kind.name.encode() + b"\n" + encoded)).decode()
+            reply = await self._answer(kind.name.encode() + b"\n" + encoded)
         finally:
             self._turns.release()
         if reply.startswith(TAKEN):
             return reply.removeprefix(TAKEN)
-        return GuideError(reply.removeprefix(REFUSED) or TOO_COMPLEX)
+        return GuideError(reply.removeprefix(REFUSED)) if reply else _NoAnswerError(TOO_COMPLEX)
+
+    async def _answer(self, request: bytes) -> str:
+        """What the process says; empty = it died of the guide, or so it seems."""
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        reply = await self._processes.ask(request)
+        if not reply and loop.time() - begin < SOON_S:
+            reply = await self._processes.ask(request)
+        return reply.decode()
 
     async def _turn(self, tenant: str) -> None:
         try:
@@ -153,6 +171,14 @@ class GuideCheck:
         self._bytes += _size(known, result)
         while len(self._known) > 1 and self._bytes > CACHE_BYTES:
             self._bytes -= _size(*self._known.popitem(last=False))
+
+    def _forget(self, known: Known) -> None:
+        if known in self._known:
+            self._bytes -= _size(known, self._known.pop(known))
+
+
+class _NoAnswerError(GuideError):
+    """The check ended without one."""
 
 
 def _size(known: Known, result: str | GuideError) -> int:

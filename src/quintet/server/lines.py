@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from quintet.batches.runner import AgainError, Job
 from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.registry import Registry
-from quintet.errors import BadRequest, EngineFailed, ModelNotFound, NotAuthorized, OverLimit, Overloaded, TooManyRequests
+from quintet.errors import BadRequest, EngineFailed, ModelNotFound, NotAuthorized, OverLimit, Overloaded, QuintetError, TooManyRequests
 from quintet.events import Event, Finished
 from quintet.request import CompletionRequest
 from quintet.server.asgi import Message
@@ -28,6 +29,7 @@ FOREVER_S = 30 * 86_400.0
 
 _KEY_S = 60.0
 _ENGINE_S = 1.0
+_log = logging.getLogger(__name__)
 
 
 class Lines:
@@ -61,6 +63,8 @@ class Lines:
             call = Call(http, provider, None, "", self._source.clock(), caller)
             await self._completions(source).answer(call, CompletionApi(provider.title, _ForBatches(provider.dialect)))
         except Exception as error:
+            if not isinstance(error, QuintetError):
+                _log.exception("line %d of %s broke", line.number, batch.id)
             reply = provider.dialect.error(error)
             answer = Answer(reply.status, reply.body)
             if (again := _again(error, answer)) is not None:
