@@ -8,7 +8,9 @@ import fcntl
 import os
 import sqlite3
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.batches.conftest import NAME, World, body, plain
@@ -19,6 +21,7 @@ from quintet.batches.folder import Draft, Folder
 from quintet.batches.lines import Answer, Line
 from quintet.batches.runner import MOST_FAILURES, AgainError, Job
 from quintet.batches.store import Store
+from quintet.batches.validation import Found
 
 
 @pytest.mark.parametrize("piece", [1, module._PIECE_BYTES], ids=["line by line", "at once"])
@@ -114,6 +117,35 @@ def test_no_more_bodies_are_in_memory_than_lines_are_computed_however_many_batch
             assert len(read) == 4, "of 8 batches, each with 4 lines that wait"
             go_on.set()
             assert (await world.until(*ENDED)).completed == 9
+
+    asyncio.run(go())
+
+
+@pytest.mark.fault("J05")
+def test_the_lines_of_one_file_are_in_memory_while_it_is_validated_however_many_batches_there_are(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, under_way, most = module.validate, set[object](), list[int]()
+
+    def watched(*about: Any) -> Iterator[Found]:
+        me = object()
+        under_way.add(me)
+        for found in read(*about):
+            for _ in range(3):  # others have their turns in between
+                most.append(len(under_way))
+                yield found
+        under_way.discard(me)
+
+    monkeypatch.setattr(module, "validate", watched)
+
+    async def go() -> None:
+        await world.put(9, others=7)
+        async with world.running(plain):
+            assert (await world.until(*ENDED)).completed == 9
+            async with asyncio.timeout(60):
+                while len(most) < 8 * 3:
+                    await asyncio.sleep(0.01)
+        assert set(most) == {1}
 
     asyncio.run(go())
 

@@ -21,6 +21,7 @@ from quintet.batches.folder import BatchFolderError, Draft, Folder
 from quintet.batches.lines import Answer, Line, undone, written
 from quintet.batches.store import Store
 from quintet.batches.validation import Found, Limits, body_of, draw_seed, validate
+from quintet.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -108,6 +109,7 @@ class Runner:
         self._limits, self._keep, self._seed, self._at_once = limits, keep, seed, at_once
         self._engine = engine
         self._places: defaultdict[str, asyncio.Semaphore] = defaultdict(partial(asyncio.Semaphore, at_once))
+        self._validating = Turns(1)  # a file's lines are held until all have been read
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stops: dict[str, asyncio.Event] = {}
         self._wake = asyncio.Event()
@@ -203,7 +205,11 @@ class Runner:
 
     async def _step(self, batch: Batch) -> None:
         if batch.status is Status.VALIDATING:
-            await self._validate(batch)
+            await self._validating.acquire(batch.owner)
+            try:
+                await self._validate(batch)
+            finally:
+                self._validating.release()
         elif batch.status is Status.IN_PROGRESS:
             await self._compute_lines(batch, self._stops[batch.id])
             done = await self._desk.do(lambda store: store.complete(batch.id, self._now()))

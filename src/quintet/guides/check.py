@@ -29,11 +29,12 @@ WAIT_S = 5.0
 """And for no longer than this, which they do if many before them are hostile."""
 
 SOON_S = 1.0
-"""A check that gives no answer within this is made once more: it may have been ended from outside, for the memory of others say. What takes too
-much time or memory of its own takes longer."""
+"""A check that ends within this without an answer is made once more: it may have been ended from outside, for the memory of others say.
+What takes too much time of its own takes longer."""
 
 DEATH_S = 60.0
-"""So long a guide counts as too complex whose check gave no answer, lest hostile ones take a process each time; it may not have been its fault."""
+"""So long a guide counts as too complex whose check gave no answer, lest hostile ones take a process each time. It may not have been its
+fault."""
 
 CACHE_BYTES = 16 << 20
 _ENTRY_BYTES = 400  # of the table and of what holds an entry together, in CPython

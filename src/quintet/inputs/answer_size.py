@@ -63,7 +63,11 @@ def _alternatives(request: CompletionRequest) -> dict[str, int]:
     What a dialect tells of every token, whatever was asked for (``echo_scored`` is false then), is a number beside each, as its id is.
     """
     scores = None if request.shown is None else request.shown.prompt_logprobs
-    asked = {"logprobs": request.logprobs if request.echo_scored else None, "prompt_logprobs": scores, "logprob_token_ids": len(request.logprob_ids) or None}
+    asked = {
+        "logprobs": request.logprobs if request.echo_scored else None,
+        "prompt_logprobs": scores,
+        "logprob_token_ids": len(request.logprob_ids) or None,
+    }
     return {name: count for name, count in asked.items() if count is not None}
 
 
