@@ -21,7 +21,7 @@ from quintet.batches.folder import Draft, Folder
 from quintet.batches.lines import Answer, Line
 from quintet.batches.runner import MOST_FAILURES, AgainError, Job
 from quintet.batches.store import Store
-from quintet.batches.validation import Found
+from quintet.batches.validation import Found, validate
 
 
 @pytest.mark.parametrize("piece", [1, module._PIECE_BYTES], ids=["line by line", "at once"])
@@ -125,7 +125,7 @@ def test_no_more_bodies_are_in_memory_than_lines_are_computed_however_many_batch
 def test_the_lines_of_one_file_are_in_memory_while_it_is_validated_however_many_batches_there_are(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, under_way, most = module.validate, set[object](), list[int]()
+    read, under_way, most = validate, set[object](), list[int]()
 
     def watched(*about: Any) -> Iterator[Found]:
         me = object()

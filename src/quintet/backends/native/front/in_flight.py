@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from quintet.backends.native.front.repeat import Told
 from quintet.backends.native.front.restarts import BLAME, LESS_BLAME, Suspects
@@ -22,6 +23,13 @@ INTERRUPTED = "The engine failed while it was working on this request."
 REFUSED = "The engine failed twice while it was working on this request; it is not tried again."
 """Reason of a request that is taken for the cause."""
 
+UNREAD = "The answer was not read as fast as it was made, and too much of it waited; ask for less at once, or read faster."
+
+MOST_UNREAD = 3_000_000
+"""Log-probabilities that wait for readers, in all streams together: some 200 bytes each. The largest answer has 2,000,000 by default."""
+
+LARGE_UNREAD = 50_000
+"""Of one stream, before the others are looked at."""
 
 UNSENDABLE = "The engine cannot take this request."
 
@@ -77,6 +85,7 @@ class InFlight:
     ) -> None:
         self._tell, self._clock, self._digest = send, clock, digest
         self._in_flight: dict[int, InFlightRequest] = {}
+        self._streams: WeakSet[Stream] = WeakSet()  # also those of requests that have ended, and of which something waits to be read
         self._suspects = Suspects() if suspects is None else suspects
         self._held: deque[InFlightRequest] = deque()  # suspects that wait for their turn
         self._trial: InFlightRequest | None = None
@@ -106,6 +115,7 @@ class InFlight:
     def take(self, request: InFlightRequest) -> None:
         """Take a request up, be it new or what another engine has let go of; one that must not run ends at once."""
         self._in_flight[request.submit.request_id] = request
+        self._streams.add(request.stream)
         self._lives[request.submit.tenant] += request.stream.open
         self._admit(request)
         self._next()
@@ -153,6 +163,16 @@ class InFlight:
         if request is self._trial:
             self._trial = None
             self._next()
+        if request.stream.waiting > LARGE_UNREAD:
+            self._require_reading()
+
+    def _require_reading(self) -> None:
+        """Where too much waits for clients that read too slowly, or not at all, the one for which most waits is given up."""
+        while sum(stream.waiting for stream in self._streams) > MOST_UNREAD:
+            slowest = max(self._streams, key=lambda stream: stream.waiting)
+            slowest.give_up(UNREAD)
+            for request_id in [id_ for id_, request in self._in_flight.items() if request.stream is slowest]:
+                self.abort(request_id, None)
 
     def _push(self, request: InFlightRequest, batch: Sequence[TokenEvent]) -> int:
         """As ``Stream``, of what of it is new."""
