@@ -1,13 +1,15 @@
 """The program's side: one that waits for work and forks itself for each piece.
 
-It says ``READY`` on the socket that is its standard input, and waits there for sockets. On each of these comes a piece of work, up to the
-end of what is sent; what goes back begins with ``STARTED``. How it ends is the work's own: an answer that is cut short has no end.
+It says ``READY`` on the socket that is its standard input, and waits there for sockets, two for each piece of work. On the first comes the
+piece, up to the end of what is sent; what goes back begins with ``STARTED``. How it ends is the work's own: an answer that is cut short has
+no end. Nothing comes on the second: once its other end is closed nobody waits for the answer, and the work is ended.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import socket
 from collections.abc import Callable
@@ -39,28 +41,46 @@ class Bounds:
 
 
 def serve(work: Callable[[socket.socket], None], bounds: Bounds) -> None:
-    """Serve until the other end is closed, or is silent for ``IDLE_S``.
+    """Serve until the other end is closed, which ends what is being done, or is silent for ``IDLE_S``.
 
     Args:
         work: reads its piece from a socket, which blocks, and writes its answer there.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's ^C is for the server
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # were they ignored, a process's number could be another's by the time it is ended
     children.keep_private()
     with socket.socket(fileno=0) as control:
         control.sendall(READY)
-        control.settimeout(IDLE_S)
-        while True:
-            try:
-                _, received, *_ = socket.recv_fds(control, 1, 1)
-            except TimeoutError:
-                return
+        waited: dict[int, int] = {}  # by the descriptor that tells whether somebody waits for it: its process
+        poll = select.poll()
+        poll.register(control, select.POLLIN)  # looked at first, so that who left before new work came is seen with it
+        while ready := dict(poll.poll(1000 * IDLE_S)):
+            for descriptor in waited.keys() & ready.keys():
+                poll.unregister(descriptor)
+                os.close(descriptor)
+                _end(waited.pop(descriptor))
+            if control.fileno() not in ready:
+                continue
+            _, received, *_ = socket.recv_fds(control, 1, 2)
             if not received:
+                for process in waited.values():
+                    _end(process)
                 return
-            if not os.fork():
-                control.close()  # the work of others comes over it
-                _run(work, bounds, socket.socket(fileno=received[0]))
-            os.close(received[0])
+            client, wanted = received
+            process = os.fork()
+            if not process:
+                for other in (control.detach(), wanted, *waited):  # what concerns others comes over them
+                    os.close(other)
+                _run(work, bounds, socket.socket(fileno=client))
+            os.close(client)
+            waited[wanted] = process
+            poll.register(wanted, select.POLLIN)
+
+
+def _end(process: int) -> None:
+    """It may have ended by itself; its memory is free afterwards."""
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
 
 
 def _run(work: Callable[[socket.socket], None], bounds: Bounds, client: socket.socket) -> None:

@@ -69,6 +69,8 @@ class Forks:
     async def ask(self, *request: bytes, whole: Callable[[bytes], bool] = bool) -> bytes:
         """What a process of its own makes of a piece of work; as far as it came, if it died of it.
 
+        Whoever is cancelled has the process ended, before another piece is begun.
+
         Args:
             request: the piece, in parts.
             whole: an answer is complete.
@@ -114,21 +116,24 @@ class Forks:
         """End what was started; work that is being done is forgotten."""
         self._forget()
         self._forget = lambda: None
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
+        if self._process is not None:  # first, since it would end all work where it sees its socket closed
             self._process.kill()
             self._process.wait()
             self._process = None
+        if self._control is not None:
+            self._control.close()
+            self._control = None
 
 
 async def _asked(control: socket.socket, request: tuple[bytes, ...]) -> bytes:
-    loop, (ours, theirs) = asyncio.get_running_loop(), socket.socketpair()
-    with ours:
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as leaving:
+        ours, theirs = map(leaving.enter_context, socket.socketpair())
+        _, wanted = map(leaving.enter_context, socket.socketpair())  # open as long as somebody is here
         ours.setblocking(False)
-        with theirs:
-            socket.send_fds(control, [b"."], [theirs.fileno()])
+        socket.send_fds(control, [b"."], [theirs.fileno(), wanted.fileno()])
+        theirs.close()
+        wanted.close()
         for part in request:
             await loop.sock_sendall(ours, part)
         ours.shutdown(socket.SHUT_WR)
