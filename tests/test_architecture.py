@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "load": {"load"},
     "server": {"server", "batches", "ledger", "service", "engines", "dialects", "inputs", "keys", "backends.base", "executor", "turns"}
     | {"moderation.judge", "guides.check", "logs"},
-    "batches": {"batches"},
+    "batches": {"batches", "turns"},
     "ledger": {"ledger"},
     "keys": {"keys"},
     "service": {"service", "engines", "moderation", "inputs", "text", "backends.base", "executor"},
