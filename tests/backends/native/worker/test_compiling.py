@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,14 +14,15 @@ from tests.support.preparing import prepare
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.watchdog import STALL_S
+from quintet.backends.native.wire.messages import EventRow, Submit
 from quintet.backends.native.worker import worker
-from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, NO_THREAD, TOO_SLOW
+from quintet.backends.native.worker.compiling import BROKEN, COMPILE_S, NO_THREAD, TOO_SLOW, Compiling
 from quintet.backends.toy import toy_loader
 from quintet.config import EngineConfig
 from quintet.events import Blame, Finish, TokenEvent
 from quintet.guides import compiled, heap
 from quintet.guides.compiled import Guides
-from quintet.inputs.sequence import SequenceSpec
+from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling
 
 SLOW = Guide(GuideKind.REGEX, "slow", "grammar")
@@ -264,3 +265,37 @@ def test_one_tenants_guides_are_in_the_way_of_its_own_only(monkeypatch: pytest.M
             assert order.index("quick") <= 2 and len(order) == 21
 
     asyncio.run(go())
+
+
+@pytest.mark.fault("B10")
+def test_guides_of_requests_that_were_called_off_before_their_turn_are_not_compiled() -> None:
+    class Slow:
+        """Notes what is begun; ends nothing by itself."""
+
+        def __init__(self) -> None:
+            self.begun: list[str] = []
+
+        def ready(self, _: str) -> bool:
+            return False
+
+        def start(self, grammars: Sequence[str], then: Callable[[bool], None]) -> None:
+            self.begun += grammars
+            self.then = then
+
+        def restart(self) -> None: ...
+
+    guides, done = Slow(), list[int]()
+    compiling = Compiling(guides, Clock(), done.append)
+    for number, tenant in enumerate("aabab"):
+        sequence = PreparedSequence((1,), 5, Sampling(0.0, 1.0, 0), None, echo=False, grammar=f"g{number}")
+        assert compiling.begin(Submit.of(number, (sequence,), 0.0, tenant))
+    for number in (0, 1, 2, 3):
+        (rows,) = (compiling.abort(number, None) or {}).values()
+        assert [isinstance(row, EventRow) and row.finish for row in rows] == [Finish.ABORT]
+    assert (len(compiling), compiling.sequences) == (2, 1), "the one that was begun, and the last"
+    for number in (0, 4):
+        guides.then(True)
+        assert done.pop() == number
+        compiling.end(number)
+    assert guides.begun == ["g0", "g4"]
+    assert len(compiling) == 0

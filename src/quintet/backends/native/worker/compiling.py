@@ -100,8 +100,18 @@ class Compiling:
             waiting.aborts.append(seq)
         elif not waiting.ended:
             waiting.ended = True
+            if request_id != self._current:
+                self._leave(waiting.submit)
             return _end(waiting.submit, Finish.ABORT)
         return {}
+
+    def _leave(self, submit: Submit) -> None:
+        """Nobody waits for its guides, which nobody has begun with."""
+        del self._waiting[submit.request_id]
+        line = self._turns[submit.tenant]
+        line.remove(submit.request_id)
+        if not line:
+            del self._turns[submit.tenant]
 
     def end(self, request_id: int) -> tuple[Submit | None, list[int], Events]:
         """A request's guides are done: the request, if it can run now; what of it was called off; else its end."""
