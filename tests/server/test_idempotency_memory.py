@@ -195,3 +195,33 @@ def test_who_records_more_than_an_even_part_leaves_room_to_others() -> None:
     room.take("other", -1)
     room.take("one", 1 - idempotency.OPEN_BYTES // 4)
     assert room.held == 0
+
+
+def test_an_answer_whose_request_takes_as_long_to_be_put_away_as_it_is_kept_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was forgotten before it was counted as kept, so that its bytes counted for ever."""
+    counted: list[idempotency.Once] = []
+    begin, make = idempotency.Once.__init__, idempotency.Recording.make
+    put_away = asyncio.Event()
+
+    def noted(self: idempotency.Once, *given: Any) -> None:
+        begin(self, *given)
+        counted.append(self)
+
+    async def slowly(self: idempotency.Recording, *given: Any) -> None:
+        await make(self, *given)
+        await put_away.wait()
+
+    monkeypatch.setattr(idempotency.Once, "__init__", noted)
+    monkeypatch.setattr(idempotency.Recording, "make", slowly)
+
+    async def scenario(one: World, clock: Clock) -> None:
+        first = await one.post(PROMPT)
+        clock.now += idempotency.KEEP_S
+        assert (await one.post(PROMPT)).body == first.body, "it is there as long as it is made"
+        put_away.set()
+        await asyncio.sleep(0)
+        assert (await one.post(PROMPT, "other")).status == 200
+        (once,) = counted
+        assert (len(once._recordings), once._sizes.total()) == (1, once._recordings.popitem()[1].size)
+
+    run(scenario)

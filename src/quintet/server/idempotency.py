@@ -139,15 +139,16 @@ class Once:
         if not recording.whole:
             del self._recordings[name]
             return
+        recording.kept = True
         self._sizes[name[0]] += recording.size
         while self._sizes.total() > KEEP_BYTES:
             largest = self._sizes.most_common(1)[0][0]
-            self._forget(next(one for one, kept in self._recordings.items() if kept.whole and one[0] == largest))
+            self._forget(next(one for one, kept in self._recordings.items() if kept.kept and one[0] == largest))
 
     def _forget_old(self) -> None:
         now = self._clock()
         old = itertools.takewhile(lambda item: now - item[1].began >= KEEP_S, self._recordings.items())
-        for name in [name for name, one in old if one.whole]:
+        for name in [name for name, one in old if one.kept]:
             self._forget(name)
 
     def _forget(self, name: _Name) -> None:
@@ -174,6 +175,8 @@ class Recording:
         self._grow(_ENTRY_BYTES)
         self.whole = False
         """The answer is complete, and no refusal."""
+        self.kept = False
+        """And nothing of its request is going on any more."""
         self.dropped = False
         """It is too large, or there is no room: what was sent of it is not here any more."""
         self._head: Message | None = None

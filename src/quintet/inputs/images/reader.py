@@ -161,6 +161,7 @@ class ImageReader:
         finally:
             for task in tasks:
                 task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)  # or one that had just ended would take room that nobody gives back
 
     async def _blob(self, image: Image, files: _Files, few: asyncio.Semaphore) -> bytes:
         if not _is_address(image):
