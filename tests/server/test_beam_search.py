@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -17,17 +18,21 @@ from tests.server.toy import toy_app
 from tests.support.preparing import service
 from tests.support.scripted_backend import ScriptedBackend, collect, request
 
+from quintet.backends.base import Backend
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import Batch
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import EOS, ToyRunner, toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.errors import BadRequest, EngineFailed
-from quintet.events import Finished, Usage
+from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, TokenEvent, Usage
 from quintet.inputs.capabilities import Control
 from quintet.inputs.sequence import Prepared
 from quintet.request import Beams, Dry, Sampling
+from quintet.service import beams
 from quintet.service.beams import HEEDED, require_beams
+from quintet.service.job import Job
+from quintet.text.choice import Choice
 
 LONG = 96
 
@@ -267,3 +272,64 @@ def test_the_choices_of_a_search_count_for_the_limit_of_log_probabilities_as_oth
 
     for answer in asyncio.run(ask()):
         assert answer.status == 400 and "asks for too much" in answer.body.decode()
+
+
+async def searching(engine: Backend) -> Job:
+    asked = replace(request("Once upon"), n=3, best_of=3, max_tokens=20, logprobs=2, beams=Beams())
+    return await service(engine).prepare(replace(asked, sampling=replace(asked.sampling, ignore_eos=True)))
+
+
+def test_only_a_few_tokens_of_a_search_are_told_in_a_turn_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are there at once, and at the end of a long search others' streams halted for half a second."""
+    monkeypatch.setattr(beams, "PORTION", 8)
+
+    async def ask() -> Counter[int]:
+        turn, fed = 0, Counter[int]()
+        feed = Choice.feed
+
+        def counted(choice: Choice, event: TokenEvent) -> list[ChoiceDelta | ChoiceDone]:
+            fed[turn] += 1
+            return feed(choice, event)
+
+        monkeypatch.setattr(Choice, "feed", counted)
+        async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22, speculation=False))) as engine:
+            reading = asyncio.create_task(collect(await searching(engine)))
+            while not reading.done():
+                turn += 1
+                await asyncio.sleep(0)
+        return fed
+
+    fed = asyncio.run(ask())
+    assert fed.total() == 3 * 20
+    assert max(fed.values()) == 8
+
+
+def test_an_answer_has_the_same_bytes_however_much_of_it_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {"prompt": ["Once upon", "A cat"], "n": 3, "max_tokens": 12, "logprobs": 2, "return_token_ids": True}
+    bodies = set()
+    for most in (1, 7, beams.PORTION):
+        monkeypatch.setattr(beams, "PORTION", most)
+        (answer,) = posted(asked)
+        assert answer.status == 200
+        bodies.add(answer.body)
+    assert len(bodies) == 1
+
+
+def test_a_search_that_is_called_off_while_it_is_told_ends_each_choice_once_and_has_used_all_its_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(beams, "PORTION", 8)
+
+    async def ask() -> list[Event]:
+        async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22, speculation=False))) as engine:
+            job, told = await searching(engine), list[Event]()
+            async for batch in job.events():
+                told += batch
+                if any(isinstance(event, ChoiceDone) for event in batch):
+                    job.cancel()
+            return told
+
+    told = asyncio.run(ask())
+    ends = [(event.index, event.finish) for event in told if isinstance(event, ChoiceDone)]
+    assert ends == [(0, Finish.LENGTH), (1, Finish.ABORT), (2, Finish.ABORT)]
+    assert isinstance(told[-1], Finished) and told[-1].usage.completion_tokens == 3 * 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -20,6 +21,7 @@ from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
 from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finish, Usage
 from quintet.logs import JsonForm, TextForm
+from quintet.request import Beams
 from quintet.server.app import App
 from quintet.server.completions import Source
 from quintet.server.metrics import Telemetry
@@ -150,6 +152,17 @@ def test_tokens_that_an_engine_tells_together_count_as_if_each_had_come_by_itsel
         observer.saw([ChoiceDelta(choice, "x") for choice in choices])
     assert observer.first_s == 1.0
     assert (metrics.gap.sum, max(metrics.gap.counts)) == (2.0, 4), "four of half a second"
+
+
+def test_between_the_tokens_of_a_beam_search_which_come_at_its_end_no_time_is_measured() -> None:
+    now = 10.0
+    metrics = Telemetry(("m",), lambda: now).of("m")
+    observer = Observer(metrics, replace(request(n=2), beams=Beams()), now)
+    for _ in range(3):
+        now += 1.0
+        observer.saw([ChoiceDelta(0, "x"), ChoiceDelta(0, "y")])
+    assert observer.first_s == 1.0
+    assert max(metrics.gap.counts) == 0
 
 
 def test_every_kind_of_error_has_a_word_and_one_to_come_has_its_parents() -> None:

@@ -68,11 +68,11 @@ class Observer:
             self._saw_text(self._metrics.clock(), texts)
 
     def _saw_text(self, now: float, texts: int) -> None:
-        if self._last:
-            self._metrics.gap.observe((now - self._last) / texts, texts)  # an engine may tell several tokens together
-        else:
+        if not self._last:
             self.first_s = now - self._arrived
             self._metrics.first.observe(self.first_s)
+        elif self.request.beams is None:  # a search's tokens are there all at once, and only told one after the other
+            self._metrics.gap.observe((now - self._last) / texts, texts)  # an engine may tell several tokens together
         self._last = now
 
     def ended(self, usage: Usage, longest: int) -> None:

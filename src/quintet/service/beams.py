@@ -8,9 +8,10 @@ that ended the text among them) to the power of ``length_penalty``. The prefix c
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Container, Sequence
+from collections.abc import AsyncGenerator, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from quintet.backends.base import Backend
@@ -26,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 HEEDED = {Control.TEMPERATURE, Control.SEED, Control.IGNORE_EOS}
 """Controls that may be sent: log-probabilities are the model's own, so the first two change nothing, as in vLLM."""
+
+PORTION = 256
+"""Tokens of choices that are told in one turn of the event loop: all of a search are there at once, and others' streams go on meanwhile."""
 
 _BROKEN = "The engine stopped before the request was complete."
 
@@ -190,7 +194,7 @@ class BeamJob(Job):
         """No step is under way once nobody reads the events."""
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """All events at once."""
+        """All events once the search is over, some of them at a time; never an empty list."""
         if self._read:
             raise RuntimeError("a job runs once")
         self._read = True
@@ -211,7 +215,16 @@ class BeamJob(Job):
         finally:
             if self._under_way:
                 self._backend.abort(self._under_way)
-        yield self._never_ran() if self._cancelled else self._told()
+        drawn = self._drawn()
+        while not self._cancelled and (portion := [*itertools.islice(drawn, PORTION)]):
+            if events := [new for event in portion for new in self._feed(event)]:
+                yield events
+            await asyncio.sleep(0)  # others get their turn
+        if self._cancelled:
+            yield self._never_ran()
+        else:
+            self._answered = True
+            yield [Finished(self.usage, self._watch.timing())]
 
     async def _advance(self) -> Failed | None:
         """One token after each live beam."""
@@ -245,10 +258,9 @@ class BeamJob(Job):
                 at += count
         return None
 
-    def _told(self) -> list[Event]:
-        """The best beams as choices, each fed with its tokens as if they had been drawn."""
-        pieces, events = self._backend.capabilities.pieces, list[Event]()
-        self._answered = True
+    def _drawn(self) -> Iterator[TokenEvent]:
+        """The best beams' tokens, as if the choices had drawn them."""
+        pieces = self._backend.capabilities.pieces
         for number, search in enumerate(self._searches):
             self._computed[number] = len(self._prompts[number].tokens)
             found = search.best()
@@ -257,10 +269,9 @@ class BeamJob(Job):
                 for at, step in enumerate(beam.steps, 1):
                     finish = None if at < beam.length else Finish.EOS if beam.ended else Finish.LENGTH
                     piece = b"" if finish is Finish.EOS else pieces[step.token]
-                    events += self._feed(TokenEvent(seq, step.token, piece, step.logprob, step.top, finish=finish))
+                    yield TokenEvent(seq, step.token, piece, step.logprob, step.top, finish=finish)
                 if not beam.length:
-                    events += self._feed(TokenEvent(seq, -1, finish=Finish.LENGTH))
-        return [*events, Finished(self.usage, self._watch.timing())]
+                    yield TokenEvent(seq, -1, finish=Finish.LENGTH)
 
     @property
     def _width(self) -> int:

@@ -218,8 +218,9 @@ class Job:
 
     def _never_ran(self) -> list[Event]:
         events: list[Event] = []
-        for seq in range(len(self._choices)):
-            events += self._feed(TokenEvent(seq, -1, finish=Finish.ABORT))
+        for seq, choice in enumerate(self._choices):
+            if not choice.done:
+                events += self._feed(TokenEvent(seq, -1, finish=Finish.ABORT))
         return [*events, Finished(self.usage, self._watch.timing())]
 
     def _stop(self) -> None:
