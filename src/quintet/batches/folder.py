@@ -30,6 +30,10 @@ class BatchFolderError(QuintetError):
     """A folder of batches cannot be used."""
 
 
+class FolderInUseError(BatchFolderError):
+    """Another server has it."""
+
+
 class Folder:
     """A folder that holds a database, the files' contents and a lock.
 
@@ -140,9 +144,9 @@ class Folder:
                         path.unlink()
 
 
-def in_use(path: Path) -> BatchFolderError:
+def in_use(path: Path) -> FolderInUseError:
     """What is told where another server has the batches."""
-    return BatchFolderError(f"{path} is in use by another server; give this one a --batch-dir of its own.")
+    return FolderInUseError(f"{path} is in use by another server; give this one a --batch-dir of its own.")
 
 
 class Draft:
