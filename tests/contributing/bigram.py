@@ -63,7 +63,7 @@ class BigramEngine:
     def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
         if not (begun and self._state is State.DRAINING):
             require_open(self._state)
-        if not begun and self.live + count > MOST:
+        if self.live + count > MOST:
             raise Overloaded("The queue is full.")
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:

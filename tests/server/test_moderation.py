@@ -59,15 +59,26 @@ def frames(answer: Answer) -> list[Any]:
     return [line if line == "[DONE]" else json.loads(line) for line in lines]
 
 
-def test_a_key_with_its_share_of_the_guards_queue_is_told_to_come_again() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_key_with_its_share_of_the_guards_queue_is_told_to_come_again_unless_it_has_a_part_of_its_answer(
+    stream: bool, begun: bool
+) -> None:
     async def test(app: ASGIApp, _: ScriptedBackend, guard: Guard) -> None:
+        refused: list[int] = []
+
         def full(count: int, tenant: str = "", *, begun: bool = False) -> None:
-            if guard.asked:
+            if begun is waits and len(refused) < 3:
+                refused.append(count)
                 raise TooManyRequests("This API key has its share of the queue; try again later.")
 
-        guard.require_room = full  # type: ignore[method-assign]
-        answer = await acall(app, ASK, path=PATH)
-        assert (answer.status, answer.header("retry-after")) == (503, "1"), answer.body
+        waits, guard.require_room = begun, full  # type: ignore[method-assign]
+        answer = await acall(app, {**ASK, "stream": stream}, path=PATH)
+        if begun:
+            assert (answer.status, len(refused)) == (200, 3), answer.body
+            assert b"error" not in answer.body
+        else:
+            assert (answer.status, answer.header("retry-after"), len(refused)) == (429, "1", 1), answer.body
 
     run(test)
 

@@ -207,8 +207,7 @@ class Backend(Protocol):
         """Nothing if ``submit`` would take ``count`` sequences of ``tenant`` now. That holds until the event loop gets its turn.
 
         Args:
-            begun: a request that was taken needs them to go on: neither a drain ends it nor what has come meanwhile, as no request may hurt
-                another. They count as any do, for those that are new.
+            begun: a request that was taken needs them to go on: a drain does not end it. They count as any do.
 
         Raises:
             Overloaded: the waiting queue is full, or the engine takes nothing new any more.

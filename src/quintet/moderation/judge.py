@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from quintet.backends.base import Backend, State
-from quintet.errors import EngineFailed, Loading, Overloaded, PromptTooLong, shorten
+from quintet.errors import EngineFailed, Loading, Overloaded, PromptTooLong, TooManyRequests, shorten
 from quintet.events import Finish, Flagged, TokenEvent
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
@@ -74,7 +74,7 @@ class Judge:
 
         Raises:
             PromptTooLong: it does not fit the model's context.
-            Loading, Overloaded, TooManyRequests: the model takes no work now. For an output one that is being started again is waited for.
+            Loading, Overloaded, TooManyRequests: the model takes no work now. For an output that is waited for.
             EngineFailed: it died, or did not answer in its own terms.
         """
         what, start, verdict = "prompt" if output is None else "output", self._clock(), "failed"
@@ -114,8 +114,8 @@ class Judge:
                 sequences = await self._sequences(layouts, prompt, output, choice)
                 backend.require_room(len(sequences), self._tenant, begun=begun)
                 return Prepared(next(self._ids), sequences, self._tenant, self._weight, shown=False)
-            except Loading:
-                if not begun or backend.health().state is State.DEAD:  # and tried on, with nothing left of what was under way
+            except (Loading, Overloaded, TooManyRequests):  # the last two: others have filled its queue
+                if not begun or backend.health().state in (State.DEAD, State.CLOSED):  # with nothing left to wait for
                     raise
             await asyncio.sleep(LOOK_S)
 

@@ -14,8 +14,8 @@ import logging
 from collections.abc import AsyncGenerator, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from quintet.backends.base import Backend
-from quintet.errors import BadRequest, QuintetError
+from quintet.backends.base import Backend, State
+from quintet.errors import BadRequest, Overloaded, QuintetError, TooManyRequests
 from quintet.events import Event, Failed, Finish, Finished, TokenEvent, Usage
 from quintet.inputs.capabilities import Capabilities, Control
 from quintet.inputs.sequence import Prepared, PreparedSequence
@@ -30,6 +30,9 @@ HEEDED = {Control.TEMPERATURE, Control.SEED, Control.IGNORE_EOS}
 
 PORTION = 256
 """Tokens of choices that are told in one turn of the event loop: all of a search are there at once, and others' streams go on meanwhile."""
+
+LOOK_S = 0.05
+"""Seconds from one look for room to the next."""
 
 _BROKEN = "The engine stopped before the request was complete."
 
@@ -231,7 +234,9 @@ class BeamJob(Job):
         asked = [(number, beam) for number, search in enumerate(self._searches) for beam in search.live]
         sequences = tuple(_after(self._prompts[number], beam) for number, beam in asked)
         request_id = next(self._ids)
-        self._backend.require_room(len(sequences), self._prepared.tenant, begun=True)  # those of the step before have ended
+        await self._room(len(sequences))
+        if self._cancelled:
+            return None
         tops: list[tuple[tuple[int, float], ...]] = [()] * len(asked)
         stream = self._backend.submit(replace(self._prepared, request_id=request_id, sequences=sequences))
         self._under_way = request_id
@@ -257,6 +262,18 @@ class BeamJob(Job):
                     search.feed(tops[at : at + count])
                 at += count
         return None
+
+    async def _room(self, count: int) -> None:
+        """Wait until the engine takes a step's sequences: others may have filled its queue, since those of the step before have ended."""
+        while not self._cancelled:
+            try:
+                self._backend.require_room(count, self._prepared.tenant, begun=True)
+            except (Overloaded, TooManyRequests):
+                if self._backend.health().state in (State.DEAD, State.CLOSED):
+                    raise
+                await asyncio.sleep(LOOK_S)
+            else:
+                return
 
     def _drawn(self) -> Iterator[TokenEvent]:
         """The best beams' tokens, as if the choices had drawn them."""

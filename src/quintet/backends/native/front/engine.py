@@ -94,8 +94,6 @@ class Engine:
     def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
         """See ``Backend``."""
         self._require_open(begun=begun)
-        if begun:
-            return
         if self._supervisor.short_of_memory():
             raise Overloaded("The server is short of memory; try again later.", self._queue_s(count))
         room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
