@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command quietly, whatever it is about: a module that is imported, its own work, or Python's end."""
+"""Signals end a command quietly, whatever it is about: a module that is imported, its own work, or Python's end."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ class Unheard:
     def __del__(self):  # where nothing can be raised
         interrupt()
 
+class Named:
+    def __set_name__(self, *_):  # where whatever is raised becomes another error
+        interrupt()
+
 def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), {number:d})
 
 sys.meta_path.insert(0, Finder)
 if {moment!r} == "the end":
@@ -32,9 +36,11 @@ quintet.cli.main()
 """
 
 
-def interrupted(moment: str, *words: str, how: str = "interrupt()", ignored: bool = False) -> subprocess.CompletedProcess[str]:
-    """A command in which SIGINT comes when it imports this module, or at the end."""
-    code = INTERRUPTED_IN.format(moment=moment, how=how, words=words)
+def interrupted(
+    moment: str, *words: str, how: str = "interrupt()", ignored: bool = False, number: int = signal.SIGINT
+) -> subprocess.CompletedProcess[str]:
+    """A command in which a signal comes when it imports this module, or at the end."""
+    code = INTERRUPTED_IN.format(moment=moment, how=how, words=words, number=number)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None
     try:
         command = [sys.executable, "-c", code]
@@ -60,6 +66,14 @@ def interrupted(moment: str, *words: str, how: str = "interrupt()", ignored: boo
 def test_ctrl_c_is_exit_code_130_and_no_traceback_whenever_it_comes(moment: str, words: list[str], how: str) -> None:
     done = interrupted(moment, *words, how=how)
     assert (done.returncode, done.stderr.strip()) == (130, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", ["interrupt()", "exec('interrupt()', globals())", "Unheard()", "type('A', (), {'a': Named()})"])
+@pytest.mark.parametrize("moment", ["click", "quintet.cli.app", "quintet.cli.serve"])
+def test_a_server_that_is_to_end_before_it_has_begun_ends_with_code_0_whatever_it_is_about(moment: str, how: str, number: int) -> None:
+    done = interrupted(moment, "serve", "--toy", "--port", "0", how=how, number=number)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
 
 
 def test_who_starts_it_may_have_ctrl_c_not_heard() -> None:

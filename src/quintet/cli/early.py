@@ -50,11 +50,15 @@ def interruptible() -> Iterator[None]:
 @contextlib.contextmanager
 def heeded() -> Iterator[None]:
     """SIGTERM, SIGINT and the terminal's closing end the process, with exit code 0; SIGHUP and SIGUSR2 do nothing: there is nothing yet
-    that could be read again or taken over."""
+    that could be read again or taken over.
+
+    There is nothing to be cleaned up either, and an exception might not end it: ``compile`` drops ``SystemExit``, so that a server whose
+    modules had no bytecode yet went on, and where a class gives names to its members it becomes a ``RuntimeError``.
+    """
     terminal = os.isatty(0)
 
     def end(*_: object) -> None:
-        raise SystemExit(0)
+        os._exit(0)
 
     def hung_up(*_: object) -> None:
         if terminal and not os.isatty(0):
@@ -65,19 +69,15 @@ def heeded() -> Iterator[None]:
 
     handlers = {signal.SIGTERM: end, signal.SIGINT: end, signal.SIGHUP: hung_up, signal.SIGUSR2: nothing}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    hook, sys.unraisablehook = sys.unraisablehook, _unraised
     try:
         yield
     finally:
-        sys.unraisablehook = hook
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def _unraised(what: sys.UnraisableHookArgs) -> None:
     """An end that came where nothing can be raised, as in the callback that each import has when it is done: one in a hundred."""
-    if what.exc_type is SystemExit:
-        os._exit(0)
     if what.exc_type is Interrupted:
         os._exit(INTERRUPTED)
     sys.__unraisablehook__(what)
