@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from click.testing import CliRunner
 from quintet.cli.app import app
 from quintet.cli.console import OptionError
 from quintet.cli.keys import parse_expiry
-from quintet.errors import QuintetError
+from quintet.errors import QuintetError, TooManyRequests
 from quintet.keys.key import Key, Scope
+from quintet.keys.limits import Limiter
 from quintet.keys.store import PREFIX, KeyStore
 from quintet.quota import Limits
 
@@ -47,6 +49,18 @@ def test_a_key_has_what_it_was_given_and_what_is_not_given_again_stays(tmp_path:
     assert changed.expires is not None and changed.digest == made.digest
     run(store, "set", "alice", "--expires", "never")
     assert alice(store).expires is None
+
+
+def test_parallel_zero_leaves_a_key_to_what_the_server_says_and_the_help_says_so(tmp_path: Path) -> None:
+    store = tmp_path / "keys.db"
+    run(store, "add", "alice", "--parallel", "0")
+    limiter = Limiter(1, lambda: 0.0, lambda: 0.0, None)
+    with limiter.open(alice(store)), pytest.raises(TooManyRequests):
+        limiter.open(alice(store))
+    for command in ("add", "set"):
+        told = " ".join(CliRunner().invoke(app, ["keys", command, "--help"], terminal_width=200).output.split())
+        assert "Completions at once. 0 = what the server's --max-per-key says." in told
+        assert told.count("0 = no limit.") == len(fields(Limits)) - 1
 
 
 def test_the_list_tells_of_every_key_and_never_a_key(tmp_path: Path) -> None:

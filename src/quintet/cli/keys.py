@@ -28,12 +28,12 @@ _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _NO_SCOPE, _NEVER = "none", "never"
 
 _LIMITS = {
-    "requests_per_minute": "Requests a minute.",
-    "requests_per_day": "Requests a day.",
-    "tokens_per_minute": "Tokens a minute, of prompts and completions.",
-    "tokens_per_day": "Tokens a day.",
-    "parallel": "Completions at once.",
-    "budget": "Tokens in all.",
+    "requests_per_minute": "Requests a minute. 0 = no limit.",
+    "requests_per_day": "Requests a day. 0 = no limit.",
+    "tokens_per_minute": "Tokens a minute, of prompts and completions. 0 = no limit.",
+    "tokens_per_day": "Tokens a day. 0 = no limit.",
+    "parallel": "Completions at once. 0 = what the server's --max-per-key says.",
+    "budget": "Tokens in all. 0 = no limit.",
 }
 
 
@@ -64,7 +64,7 @@ def _rights(command: _F) -> _F:
         click.option("--model", "patterns", metavar="PATTERN", multiple=True, help="Model it may use, * = any text; repeatable."),
         click.option("--expires", metavar="WHEN", help="After 90m, 12h or 30d, on 2027-01-31 (UTC), or never."),
         *(
-            click.option(f"--{name.replace('_', '-')}", name, type=click.IntRange(0, MOST), metavar="N", help=f"{told} 0 = no limit.")
+            click.option(f"--{name.replace('_', '-')}", name, type=click.IntRange(0, MOST), metavar="N", help=told)
             for name, told in _LIMITS.items()
         ),
         click.option(
