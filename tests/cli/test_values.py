@@ -68,6 +68,12 @@ def test_seconds_are_neither_too_few_nor_more_than_can_be_waited_for(option: str
     assert command("config", option, value)[0] == (0 if taken else 2)
 
 
+def test_a_range_that_zero_turns_off_is_told_with_the_zero(command: Command) -> None:
+    rule = "0, or 1<=x<=1000000"
+    assert command("config", "--watchdog", "0.5")[2].endswith(f"Invalid value for '--watchdog': 0.5 is not in the range {rule}.\n")
+    assert f"0 = never. [default: 30; {rule}]" in " ".join(command("serve", "--help")[1].split())
+
+
 @pytest.mark.parametrize("option", ["--max-choices", "--max-waiting"])
 def test_choices_are_no_more_than_an_engine_can_be_told_of(option: str, command: Command) -> None:
     assert command("config", option, "1000000")[0] == 0

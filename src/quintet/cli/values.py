@@ -90,3 +90,7 @@ class Number(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number if self._off and number == 0 else super().convert(number, param, ctx)
+
+    def _describe_range(self) -> str:
+        """As click tells it in help and errors."""
+        return f"{'0, or ' if self._off else ''}{super()._describe_range()}"
