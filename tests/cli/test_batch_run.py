@@ -62,6 +62,16 @@ def test_files_that_would_be_in_each_others_way_or_cannot_be_used_are_refused(
     assert sorted(here.iterdir()) == before
 
 
+def test_lines_that_are_no_requests_are_told_as_errors_a_line_each(here: Path, command: Command) -> None:
+    (here / "in\n.jsonl").write_text('{"custom_id": "a"}\n{"custom_id": "b"}\n')
+    code, out, err = command("batch", "run", "in\n.jsonl", "-o", "out.jsonl", "--toy")
+    assert (code, out) == (1, "")
+    told = err.splitlines()
+    assert len(told) == 2
+    for number, line in enumerate(told, 1):
+        assert line.startswith(f"error: in\\n.jsonl, line {number}: The line is no request: ")
+
+
 def test_an_option_that_is_nothing_to_the_model_is_refused_as_a_server_does(command: Command) -> None:
     said = "error: --kv-type is nothing to the toy model; leave it out.\n"
     assert command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--toy", "--kv-type", "q8") == (1, "", said)

@@ -30,6 +30,7 @@ from quintet.cli.loading import ready
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.names import ANY
 from quintet.engines.registry import Registry
+from quintet.errors import one_line
 from quintet.inputs.capabilities import Capabilities
 from quintet.models.files import sha256
 from quintet.request import FRESH_SEED_BITS
@@ -289,7 +290,8 @@ def _hand_out(folder: Folder, options: BatchOptions, batch: Batch) -> int:
     """Put the answers where they were wanted. Killed in between, the next run does what is left of it."""
     if batch.status is Status.FAILED:
         for fault in batch.faults:
-            sys.stderr.write(f"{options.file}{f', line {fault.line}' if fault.line else ''}: {fault.message}\n")
+            where = f", line {fault.line}" if fault.line else ""
+            sys.stderr.write(f"error: {one_line(f'{options.file}{where}: {fault.message}')}\n")
         _remove(options)
         return 1
     for id_, path in ((batch.output_file, options.output), (batch.error_file, options.errors)):
