@@ -36,6 +36,7 @@ MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
 MAX_STRING = 1 << 24
 MAX_STRINGS = 1 << 22
+MAX_SCALARS = 1 << 48
 MAX_ALIGNMENT = 1 << 20
 
 SCALARS: dict[ValueType, Literal["B", "b", "H", "h", "I", "i", "f", "?", "Q", "q", "d"]] = {
@@ -159,9 +160,12 @@ class _Reader:
 
     def count(self, what: str, limit: int, item_size: int) -> int:
         """A count of items of at least ``item_size`` bytes each, which the rest of the file must be able to hold."""
-        count = self.u64(what)
-        if count > limit or count * item_size > self.size - self.at:
-            raise self.error(what, f"must be at most {limit} and fit in the {self.size - self.at} bytes left", count)
+        count, left = self.u64(what), self.size - self.at
+        if count > limit:
+            raise self.error(what, f"must be at most {limit}", count)
+        if count * item_size > left:
+            needs = f"is {count}, which needs at least {count * item_size} bytes"
+            raise self.error(what, f"{needs} but the file has {left} left at byte {self.at}: it is truncated or damaged")
         return count
 
     def string(self, what: str) -> str:
@@ -220,7 +224,7 @@ class _Reader:
             return self.strings(key, self.count(what, MAX_STRINGS, 8))
         if type_ is ValueType.ARRAY:
             raise self.error(f"{quoted(key)}", "is an array of arrays, which is not supported")
-        return self.items(key, type_, self.count(what, self.size, struct.calcsize(SCALARS[type_])))
+        return self.items(key, type_, self.count(what, MAX_SCALARS, struct.calcsize(SCALARS[type_])))
 
     def items(self, key: str, type_: ValueType, count: int) -> memoryview[Any]:
         format_ = SCALARS[type_]
