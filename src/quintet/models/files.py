@@ -141,6 +141,11 @@ def cache_dir() -> Path:
     return base / "quintet" / "models"
 
 
+def unusable_cache(folder: Path, error: OSError) -> str:
+    """Why the cache cannot be there, and what to do."""
+    return f"the cache folder {folder} cannot be made or used: {error.strerror or error}; set QUINTET_CACHE to a folder of yours"
+
+
 def pack_dir() -> Path:
     """Where engines keep packed weights."""
     return cache_dir() / "packs"
