@@ -67,3 +67,10 @@ def test_wrong_words_are_found() -> None:
         "quintet serve x    --port 1",
         "quintet top",
     ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_what_a_colon_at_a_paragraphs_end_announces_comes_next(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for said, after in re.findall(r"([^\n]*):\n\n(\S+)", text):
+        assert after.startswith(("```", "|", "-", "*", ">", "1.", "[", "![", "<", "$")), f"{page.name}: {said}"
