@@ -13,6 +13,7 @@ from quintet import __version__
 from quintet.cli.console import OptionError
 from quintet.conformance.item import Call, Reply
 from quintet.errors import QuintetError, shorten
+from quintet.load.trust import untrusted
 
 MOST_BYTES = 64 << 20
 """More than any answer that is asked for."""
@@ -75,6 +76,8 @@ class Server:
             return Reply(response.status, found, b"".join(parts))
         except TimeoutError:
             return Reply(0, {}, b"", f"no answer within {self.timeout:g} s")
+        except ssl.SSLCertVerificationError as error:
+            return Reply(0, {}, b"", untrusted(error))
         except (OSError, http.client.HTTPException, ValueError) as error:
             return Reply(0, {}, b"", f"the connection failed: {shorten(str(error) or type(error).__name__)}")
         finally:

@@ -18,6 +18,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from quintet.errors import shorten
+from quintet.load.trust import untrusted
 
 _EMPTY_TEXT, _SPACED_EMPTY_TEXT = b'"text":""', b'"text": ""'
 _NOT_ENDED = "not ended"
@@ -281,4 +282,5 @@ class Target:
         except TimeoutError:
             trace.error, trace.end = f"{_NOT_ENDED} after {self.timeout:g} s", time.perf_counter()
         except OSError as error:
-            trace.error, trace.end = f"no connection: {error}", time.perf_counter()
+            why = untrusted(error) if isinstance(error, ssl.SSLCertVerificationError) else error
+            trace.error, trace.end = f"no connection: {why}", time.perf_counter()
