@@ -16,6 +16,7 @@ pytestmark = pytest.mark.fault("F05")
 
 INSIDE = [("GET", "/metrics"), ("GET", "/health/models"), ("POST", "/models/load"), ("POST", "/v1/models/unload")]
 OUTSIDE = [("POST", "/v1/completions"), ("POST", "/tokenize"), ("POST", "/infill"), ("GET", "/tokenizer_info"), ("GET", "/")]
+SPLIT = [("public", INSIDE), ("admin", OUTSIDE)]
 BOTH = [("GET", "/livez"), ("GET", "/health"), ("GET", "/v1/models"), ("GET", "/version")]
 
 
@@ -49,6 +50,23 @@ def test_what_is_for_the_operator_is_on_that_listener_alone(method: str, path: s
 def test_what_is_for_clients_is_on_the_public_one_alone(method: str, path: str) -> None:
     assert is_there(ask(method, path, "public"))
     assert not is_there(ask(method, path, "admin"))
+
+
+@pytest.mark.parametrize(
+    ("listener", "path", "said"),
+    [
+        *((listener, path, " here: it is at the server's other address") for listener, there in SPLIT for _, path in there),
+        ("public", "/nothing", "; completions are at POST /v1/completions"),
+        ("admin", "/nothing", "; completions are at the server's other address"),
+    ],
+)
+def test_a_path_of_the_other_address_is_told_as_that(listener: str, path: str, said: str) -> None:
+    assert ask("POST", path, listener).json()["error"]["message"] == f"There is nothing at this path{said}."
+
+
+def test_on_one_address_nothing_is_said_of_another() -> None:
+    told = "There is nothing at this path; completions are at POST /v1/completions."
+    assert ask("GET", "/nothing", "public", apart=False).json()["error"]["message"] == told
 
 
 @pytest.mark.parametrize(("method", "path"), BOTH)

@@ -168,7 +168,7 @@ class App:
                 return
             call = self._admit(call)
             with request.reading():
-                await _handle(call)
+                await self._handle(call)
         except ClientGoneError:
             pass
         except asyncio.CancelledError:  # the server ends, and waits no longer
@@ -204,6 +204,20 @@ class App:
         provider = named(request) or call.provider
         request.always[-1] = (HEADER, provider.name)
         return replace(call, provider=provider, caller=caller)
+
+    async def _handle(self, call: Call) -> None:
+        if call.route is None or not call.route.is_in(call.provider.name):
+            raise NotFound(f"There is nothing at this path{self._instead(call)}.")
+        await call.route.endpoint(call.http.method)(call)
+
+    def _instead(self, call: Call) -> str:
+        """Where to look; of a second address no more than that there is one, for it may be meant for few."""
+        request = call.http
+        others = [router.match(request).route for listener, router in self._routers.items() if listener != request.listener]
+        if any(route is not None and route.is_in(call.provider.name) for route in others):
+            return " here: it is at the server's other address"
+        completing = "POST /v1/completions" if request.listener == PUBLIC else "the server's other address"
+        return f"; completions are at {completing}"
 
     async def _refuse(self, call: Call, error: Exception) -> None:
         if not isinstance(error, QuintetError):
@@ -246,13 +260,6 @@ class App:
                 await asyncio.gather(self._registry.close(), *flush)
                 await send({"type": "lifespan.shutdown.complete"})
                 return
-
-
-async def _handle(call: Call) -> None:
-    route = call.route
-    if route is None or not (route.dialects is None or call.provider.name in route.dialects):
-        raise NotFound("There is nothing at this path; completions are at POST /v1/completions.")
-    await route.endpoint(call.http.method)(call)
 
 
 def _completing(completions: Completions, once: Once) -> dict[str, Route]:

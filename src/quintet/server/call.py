@@ -64,6 +64,10 @@ class Route:
     methods: Mapping[str, Endpoint]
     dialects: frozenset[str] | None = None
 
+    def is_in(self, dialect: str) -> bool:
+        """Whether that one has it."""
+        return self.dialects is None or dialect in self.dialects
+
     def endpoint(self, method: str) -> Endpoint:
         """
         Raises:
