@@ -23,7 +23,10 @@ NEEDS = (
     *("pytest>=8", "playwright>=1.50", "axe-playwright-python==0.1.8", "numpy>=1.26"),
     *("openai>=3,<4", "together>=3,<4", "cerebras-cloud-sdk>=1,<2", "fireworks-ai>=1,<2"),
 )
-FILES = ("pictures.py", "write.py", "editing.py", "tree.py", "views.py", "written_code.py", "access.py", "long_texts.py", "reference.py")
+FILES = (
+    *("pictures.py", "write.py", "editing.py", "tree.py", "views.py", "controls.py", "written_code.py"),
+    *("access.py", "long_texts.py", "reference.py"),
+)
 KEY = "sk-browser-test"
 # Three of the bundled model's own tokens in the parts of fill-in-the-middle: what it fills in is nonsense, and the way there is real.
 GAP_TOKENS = (("fim_pre", "<file_sep>"), ("fim_suf", "<filename>"), ("fim_mid", "<gh_stars>"))

@@ -101,7 +101,9 @@ def request(fields: Sequence[Field[Any]]) -> Json:
 def _property(field: Field[Any]) -> Json:
     words = [field.kind.range, f"Default: {shown(field)}.", field.note, f"Here: {field.status.value}."]
     null = [] if field.shown == REQUIRED else [{"type": "null"}]
-    return {"anyOf": [schema(field.kind), *null], "description": " ".join(word for word in words if word)}
+    one = schema(field.kind)
+    forms = one["anyOf"] if one.keys() == {"anyOf"} else [one]  # each beside the null: who reads the forms need not look inside one
+    return {"anyOf": [*forms, *null], "description": " ".join(word for word in words if word)}
 
 
 def schema(kind: Kind[object]) -> Json:

@@ -1,0 +1,32 @@
+"""What is written into a control: what is sent of it, and what is told and stays where it is none of the control's values."""
+
+from __future__ import annotations
+
+import pytest
+from views import DIALECTS, bodies
+
+from conftest import Opener, Playground
+
+
+def go_on(one: Playground, text: str) -> None:
+    """Write, and ask for a completion, whatever comes of it."""
+    one.write(text)
+    one.page.keyboard.press("Control+Enter")
+    one.done()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_may_be_a_string_as_well_need_not_be_quoted(playground: Opener, dialect: str) -> None:
+    one = playground()
+    page = one.open()
+    one.speak(dialect)
+    words = {"stop": "END", "prediction": "The sky is blue", "early_stopping": "never"}
+    words |= {"speculation": "blue", "reasoning_effort": "low"} if dialect == "fireworks" else {}
+    one.set(**words, max_tokens=2)
+    assert page.locator(".controls .wrong").count() == 0
+    sent = bodies(page, "/completions")
+    go_on(one, "The sky is")
+    assert {name: sent[-1].get(name) for name in words} == words
+    one.set(stop='["END", "."]', early_stopping="true", prediction='"quoted"')
+    go_on(one, " so")
+    assert (sent[-1]["stop"], sent[-1]["early_stopping"], sent[-1]["prediction"]) == (["END", "."], True, "quoted")
