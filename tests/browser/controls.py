@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from views import DIALECTS, bodies
+from playwright.sync_api import Route
+from views import DIALECTS, VALID, bodies
 
-from conftest import Opener, Playground
+from conftest import Opener, Playground, until
 
 
 def go_on(one: Playground, text: str) -> None:
@@ -30,3 +31,31 @@ def test_what_may_be_a_string_as_well_need_not_be_quoted(playground: Opener, dia
     one.set(stop='["END", "."]', early_stopping="true", prediction='"quoted"')
     go_on(one, " so")
     assert (sent[-1]["stop"], sent[-1]["early_stopping"], sent[-1]["prediction"]) == (["END", "."], True, "quoted")
+
+
+def test_a_reset_gives_up_the_outputs_form_as_well(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    page.click("#tab-form")
+    page.select_option("#form-kind", "regex")
+    until(page, VALID)
+    page.click("#tab-controls")
+    page.click("text=Reset all")
+    page.click("#tab-form")
+    assert page.input_value("#form-kind") == "any"
+    page.wait_for_timeout(600)
+    page.click("#tab-controls")
+    assert page.locator(".control.set").count() == 0
+    page.click("#tab-form")
+    page.select_option("#form-kind", "regex")
+    until(page, VALID)
+    page.fill("#form-text", "(left|right)")
+    late: list[Route] = []
+    page.route("**/completions", lambda route: late.append(route))
+    with page.expect_request("**/completions"):
+        page.click("#tab-controls")  # it is checked from here on, and what comes of that comes after the reset
+    page.click("text=Reset all")
+    with page.expect_response("**/completions"):
+        late[-1].continue_()
+    page.wait_for_timeout(300)
+    assert page.locator(".control.set").count() == 0

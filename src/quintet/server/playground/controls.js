@@ -1,6 +1,7 @@
 // Every field of the chosen dialect, as the server's own document describes it.
 
 import { html, useState } from "./vendor/htm-preact.js";
+import { become } from "./form.js";
 import { OWN, fieldsOf } from "./request.js";
 import { store, useStore } from "./store.js";
 
@@ -23,6 +24,7 @@ export function Controls() {
   const idle = Object.keys(controls).filter((name) => !known.has(name));
   const reset = () => {
     setResets(resets + 1); // what could not be sent is forgotten as well
+    become("any"); // else the form's controls would be back as soon as it is looked at
     store.set({ controls: {} });
   };
   return html`<div class="controls">

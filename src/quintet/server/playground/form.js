@@ -42,6 +42,13 @@ function heed(controls) {
 
 let checks = 0; // how many were begun: of two that run at once the later one counts
 
+/** Another form. The one before is given up: what is still being checked of it is not heeded any more. */
+export function become(kind) {
+  checks++;
+  heed({});
+  store.set({ form: { ...store.get().form, kind } });
+}
+
 export function Form() {
   const { kind, drafts } = useStore((state) => state.form);
   const fields = useStore((state) => state.fields);
@@ -80,10 +87,8 @@ export function Form() {
   useEffect(() => () => unchecked.current?.(), []); // who opens another panel before that means the text as it is now all the same
 
   const choose = (event) => {
-    checks++;
-    heed({}); // the form before is given up; merely looking at this panel changes no control
     setState({ valid: true, words: "" });
-    store.set({ form: { kind: event.target.value, drafts } });
+    become(event.target.value); // merely looking at this panel changes no control
   };
   const write = (event) => store.set({ form: { kind, drafts: { ...drafts, [kind]: event.target.value } } });
   return html`<div class="form">
