@@ -59,3 +59,32 @@ def test_a_reset_gives_up_the_outputs_form_as_well(playground: Opener) -> None:
         late[-1].continue_()
     page.wait_for_timeout(300)
     assert page.locator(".control.set").count() == 0
+
+
+def test_a_mistyped_control_of_a_comparison_stays_to_be_mended(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    one.set(max_tokens=2)
+    page.click("nav >> text=Compare")
+    more = "section[aria-label=A] label:has-text('Another control') select"
+    for name, text in (("logit_bias", '{"1": 2}'), ("stop", '["a"]'), ("seed", "5")):
+        page.select_option(more, name)
+        page.fill(f"#A-{name}", text)
+        page.keyboard.press("Tab")
+    bias = page.locator("#A-logit_bias")
+    bias.fill('{"1": 2')
+    page.keyboard.press("Tab")
+    page.select_option(more, "temperature")
+    assert (bias.input_value(), bias.get_attribute("aria-invalid")) == ('{"1": 2', "true")
+    assert page.inner_text("#A-logit_bias-note") == "This must be JSON."
+    sent = bodies(page, "/completions")
+    page.click("button.main")
+    one.done()
+    assert "logit_bias" not in sent[0]
+    assert bias.get_attribute("aria-invalid") == "true"
+    bias.fill('{"1": 3}')
+    page.keyboard.press("Tab")
+    assert bias.get_attribute("aria-invalid") == "false"
+    bias.fill("")
+    page.keyboard.press("Tab")
+    assert bias.count() == 0, "as for one that was given up"

@@ -60,15 +60,18 @@ function Side({ at, side, fields, only }) {
   const models = useStore((state) => state.models);
   const shared = useStore((state) => state.model);
   const [adding, setAdding] = useState("");
+  const [wrong, setWrong] = useState([]); // the controls that stay to be mended, though they change nothing
   const name = SIDES[at];
-  const set = (field, value) => {
+  const set = (field, value, mistyped = false) => {
+    const others = wrong.filter((one) => one !== field);
+    setWrong(mistyped ? [...others, field] : others);
     const changes = { ...side.changes };
     if (value === undefined) delete changes[field];
     else changes[field] = value;
     setSide(at, { changes });
   };
   const all = fields ? fieldsOf(fields).filter((field) => !(field.name in OWN)) : [];
-  const shown = all.filter((field) => field.name in side.changes || field.name === adding);
+  const shown = all.filter((field) => field.name in side.changes || field.name === adding || wrong.includes(field.name));
   return html`<section class="side" aria-label=${name}>
     <h2>${name}</h2>
     <label class="row">Model <select value=${side.model} onChange=${(event) => setSide(at, { model: event.target.value })}>

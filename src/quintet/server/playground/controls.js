@@ -53,7 +53,7 @@ export function Control({ field, value, id = `control-${field.name}`, set = setC
       set(field.name, text === "" ? undefined : parsed(field, text));
       setWrong(null);
     } catch (error) {
-      set(field.name, undefined); // what was right before is not what is shown
+      set(field.name, undefined, true); // what was right before is not what is shown
       setWrong({ text, words: error.message });
     }
   };
