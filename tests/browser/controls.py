@@ -88,3 +88,29 @@ def test_a_mistyped_control_of_a_comparison_stays_to_be_mended(playground: Opene
     bias.fill("")
     page.keyboard.press("Tab")
     assert bias.count() == 0, "as for one that was given up"
+
+
+@pytest.mark.parametrize("text", ["1e", "-", "1e999"])
+def test_what_is_no_number_is_told_and_stays_to_be_mended(playground: Opener, text: str) -> None:
+    one = playground()
+    page = one.open()
+    one.set(temperature=0.5, max_tokens=2)
+    for name in ("temperature", "seed"):  # over a number, and where there was none
+        page.focus(f"#control-{name}")
+        page.keyboard.press("Control+a")
+        page.keyboard.type(text)
+        page.keyboard.press("Tab")
+        assert page.inner_text(f"#control-{name}-note") == "This must be a number."
+        assert page.get_attribute(f"#control-{name}", "aria-invalid") == "true"
+        assert page.evaluate(f"document.getElementById('control-{name}').validity.badInput"), "it is shown as it was written"
+    assert page.locator(".control.set label").all_inner_texts() == ["max_tokens"], "it is sent no more"
+    page.focus("#control-seed")
+    page.keyboard.press("Control+a")
+    page.keyboard.press("Delete")
+    page.keyboard.press("Tab")
+    assert page.get_attribute("#control-seed", "aria-invalid") == "false"
+    one.set(temperature=0.25)
+    assert page.get_attribute("#control-temperature", "aria-invalid") == "false"
+    sent = bodies(page, "/completions")
+    go_on(one, "The sky is")
+    assert sent[0]["temperature"] == 0.25

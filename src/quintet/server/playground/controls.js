@@ -48,8 +48,9 @@ function setControl(name, value) {
 
 export function Control({ field, value, id = `control-${field.name}`, set = setControl }) {
   const [wrong, setWrong] = useState(null); // {text, words}: what was written, which stays to be mended, and why it is not sent
-  const give = (text) => {
+  const give = ({ value: text, validity }) => {
     try {
+      if (validity.badInput) throw new Error("This must be a number."); // a box of numbers has no text of what is none
       set(field.name, text === "" ? undefined : parsed(field, text));
       setWrong(null);
     } catch (error) {
@@ -65,7 +66,7 @@ export function Control({ field, value, id = `control-${field.name}`, set = setC
 }
 
 function Input({ field, id, value, give, wrong }) {
-  const common = { id, "aria-describedby": `${id}-note`, "aria-invalid": wrong ? "true" : "false", onChange: (event) => give(event.target.value) };
+  const common = { id, "aria-describedby": `${id}-note`, "aria-invalid": wrong ? "true" : "false", onChange: (event) => give(event.target) };
   const kind = kindOf(field);
   const shown = wrong ? wrong.text : value === undefined ? "" : kind === "json" && typeof value !== "string" ? JSON.stringify(value) : String(value);
   if (Array.isArray(kind))
@@ -73,7 +74,9 @@ function Input({ field, id, value, give, wrong }) {
   if (kind === "number") {
     const [one] = field.choices;
     const step = one.type === "integer" ? 1 : "any";
-    return html`<input ...${common} type="number" step=${step} min=${one.minimum ?? one.exclusiveMinimum} max=${one.maximum} value=${shown} placeholder=${field.preset} />`;
+    // Of text that is no number after another, or after nothing, the browser tells no change.
+    const left = ({ target }) => (wrong || target.validity.badInput) && give(target);
+    return html`<input ...${common} onBlur=${left} type="number" step=${step} min=${one.minimum ?? one.exclusiveMinimum} max=${one.maximum} value=${shown} placeholder=${field.preset} />`;
   }
   if (kind === "text") return html`<input ...${common} type="text" value=${shown} placeholder=${field.preset} spellcheck=${false} />`;
   return html`<textarea ...${common} rows="1" value=${shown} placeholder=${field.preset === "unset" ? "JSON" : field.preset} spellcheck=${false}></textarea>`;
@@ -95,7 +98,6 @@ function parsed(field, text) {
   if (Array.isArray(kind)) return one.enum ? one.enum.find((word) => String(word) === text) : text === "true";
   if (kind === "number") {
     const value = Number(text);
-    if (!Number.isFinite(value)) throw new Error("This must be a number.");
     if (one.type === "integer" && !Number.isSafeInteger(value)) throw new Error("This must be an integer that a browser can write: at most 2^53.");
     return value;
   }
