@@ -38,6 +38,7 @@ def test_who_has_an_answer_is_none_of_the_requests_at_a_time(ended: bool) -> Non
         app, gone, first = create_app(ScriptedBackend(), ServerConfig()), asyncio.Event(), Answer()
         body, path = {"prompt": "a", "max_tokens": 4, "stream": True}, "/fireworks/inference/v1/completions"
         pieces = len((await acall(app, body, path=path)).parts)
+        assert (await acall(app, body | {"prompt": [99999]}, path=path)).status == 400, "and who is refused is none either"
         reading = asyncio.create_task(acall(app, body, path=path, stuck_at=pieces if ended else 1, gone=gone, into=first))
         while len(first.parts) < (pieces if ended else 1):
             await asyncio.sleep(0.001)

@@ -144,16 +144,19 @@ class Entry:
 
         Whoever has read that may send the next request, which is alone then, before this one is put away.
         """
-        ended: list[bool] = []
+        counted = over = False
 
         def end() -> None:
-            ended.append(True)
-            self._answered += len(ended) == 1
+            nonlocal counted
+            if not (counted or over):  # a refusal is answered when the request is over
+                counted = True
+                self._answered += 1
 
         try:
             yield end
         finally:
-            self._answered -= bool(ended)
+            over = True
+            self._answered -= counted
 
     @contextlib.contextmanager
     def given(self) -> Iterator[None]:
