@@ -15,7 +15,7 @@ from quintet.inputs.resolve import Known, resolve
 from quintet.inputs.sequence import SequenceSpec
 from quintet.inputs.supported import require_supported
 from quintet.inputs.think_tags import Tags
-from quintet.request import Dry, Guide, GuideKind, Image, Reasoning, Sampling
+from quintet.request import Cut, Dry, Guide, GuideKind, Image, Reasoning, Sampling
 
 OFF = SequenceSpec((1, 2), 4, Sampling(1.0, 1.0, 5), None, echo=False)
 ON: dict[Control, dict[str, Any]] = {
@@ -120,7 +120,11 @@ def test_images_need_a_model_that_sees_them() -> None:
     with pytest.raises(Unsupported) as caught:
         require_supported([OFF, asked], having(EVERYTHING))
     assert caught.value.param == "images"
-    require_supported([asked], replace(having(EVERYTHING), images=ImageTraits("gemma3", 896, 896, 256)))
+    seeing = replace(having(EVERYTHING), images=ImageTraits("gemma3", 896, 896, 256))
+    require_supported([asked], seeing)
+    with pytest.raises(BadRequest) as refused:
+        require_supported([replace(asked, cut=Cut(5))], seeing)
+    assert "images" in str(refused.value)
 
 
 def test_what_all_prompts_and_samples_of_a_request_ask_alike_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,8 @@ def test_who_was_cut_off_in_a_stream_finds_all_of_it_on_coming_again() -> None:
 def test_a_key_with_another_request_is_an_error_and_not_the_answer_of_the_first() -> None:
     async def scenario(world: World, clock: Clock) -> None:
         assert (await world.post(PROMPT)).status == 200
+        assert (await world.post(b'{"n":1,"prompt":"a"}', "short")).status == 200
+        assert (await world.post(b'{"n":2,"prompt":"a"}', "short")).status == 422, "each byte of a plain body counts"
         for changed in ({**PROMPT, "prompt": "twice"}, {**PROMPT, "stream": True}):
             refused = await world.post(changed)
             assert refused.status == 422

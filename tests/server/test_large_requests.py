@@ -170,6 +170,12 @@ def test_images_take_it_until_they_are_read() -> None:
             third.hold(images)  # its own texts are still there
         http.unpacked -= 1000
         third.hold(images)
+    with contextlib.ExitStack() as under_way:  # and it is as it was
+        http.unpacked = limits.max_body_bytes
+        for _ in range(2):
+            admitted().hold(images)
+        with pytest.raises(Overloaded):
+            admitted().hold(images)
 
 
 def held(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, list[str]]:

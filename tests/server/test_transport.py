@@ -249,6 +249,9 @@ def test_each_key_has_its_own_cache_salt(monkeypatch: pytest.MonkeyPatch) -> Non
     assert salts[0] == salts[2] != salts[1]
     assert all(salts[:3])
     assert salts[3] == ""
+    for key in ("one", "two"):  # one of the request's own separates further, and joins nobody
+        call(app, {**ASK, "cache_salt": "same"}, headers=[*JSON, ("authorization", f"Bearer {key}")])
+    assert len({*salts}) == 5
 
 
 # Unknown fields

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.preparing import service
 from tests.support.scripted_backend import Script, ScriptedBackend, collect, done, request, serve, texts
 
-from quintet.events import ChoiceDone, Event, Failed, Finish, Finished, Usage
+from quintet.events import ChoiceDone, Event, Failed, Finish, Finished, TokenEvent, Usage
 from quintet.service.job import Job
 
 TERMINALS = [Finish.EOS, Finish.LENGTH, Finish.ERROR, Finish.ABORT]
@@ -24,6 +25,23 @@ def test_an_engine_error_ends_the_request_and_stops_its_neighbours() -> None:
     assert events[-1] == Failed("The engine failed.")
     assert not any(isinstance(event, Finished) for event in events)
     assert backend.aborts == [(backend.request_id, None)]
+
+
+def test_of_a_request_that_ended_in_an_error_as_many_tokens_of_its_prompt_count_as_were_computed() -> None:
+    async def go() -> list[int]:
+        counted = []
+        for finish in (Finish.ERROR, Finish.ABORT, Finish.LENGTH):
+            job = await service(backend := ScriptedBackend([Script(b"a")])).prepare(request("a prompt"))
+            backend.submit = lambda _, finish=finish: told([TokenEvent(0, -1, finish=finish, computed=3)])  # type: ignore[method-assign, misc]
+            [event async for batch in job.events() for event in batch]
+            counted.append(job.usage.prompt_tokens)
+        return counted
+
+    assert asyncio.run(go()) == [3, 3, len("a prompt")]
+
+
+async def told(events: list[TokenEvent]) -> AsyncIterator[list[TokenEvent]]:
+    yield events
 
 
 @pytest.mark.parametrize("raises", [False, True])

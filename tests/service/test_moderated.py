@@ -62,6 +62,22 @@ def test_what_is_safe_comes_through_as_it_is_and_every_chunk_is_judged_with_all_
     assert all(text.startswith("judge <p|") for text in guard.asked[1:])
 
 
+def test_what_the_guard_has_cached_for_one_key_no_other_is_told_of_by_its_time() -> None:
+    salts: list[bytes] = []
+
+    class Noting(Guard):
+        def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
+            salts.extend(sequence.salt for sequence in prepared.sequences)
+            return super().submit(prepared)
+
+    for salt in ("a key's", "another's"):
+        serve(backend(LONG), Noting(), replace(request(), cache_salt=salt))
+    half = len(salts) // 2
+    assert half > 2
+    assert ({*salts[:half]}, {*salts[half:]}) == ({salts[0]}, {salts[-1]})
+    assert salts[0] != salts[-1] and all(salts)
+
+
 def test_a_guard_that_drains_judges_what_is_under_way_to_its_end() -> None:
     guard = Guard()
 

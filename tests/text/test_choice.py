@@ -222,6 +222,12 @@ def test_the_sampled_token_is_appended_to_alternatives_that_lack_it() -> None:
     assert entry.top == ((B, "b", -0.1), (AB, "ab", -2.5), (A, "a", -3.0))
 
 
+def test_the_sampled_token_is_among_the_alternatives_once_wherever_it_is() -> None:
+    many = tuple((token, -float(token)) for token in range(1, 10))
+    (entry,) = entries(feed(choice(), [token(LESS, -8.0, Finish.LENGTH, top=many)]))
+    assert [id_ for id_, _, _ in entry.top] == [id_ for id_, _ in many]
+
+
 def test_with_no_alternatives_asked_for_the_sampled_token_stands_alone() -> None:
     (entry,) = entries(feed(choice(), [token(A, -3.0, Finish.LENGTH)]))
     assert entry.top == ((A, "a", -3.0),)
