@@ -183,6 +183,10 @@ def test_a_client_that_leaves_is_charged_what_was_computed_and_no_more(tmp_path:
 def test_samples_count_as_requests_where_the_provider_says_so(tmp_path: Path, provider: str, left: int) -> None:
     with tenant(tmp_path, requests_per_minute=20) as alice:
         assert limits_of(alice.ask(base(provider), n=5))["x-ratelimit-remaining-requests"] == str(left)
+    (folder := tmp_path / "bob").mkdir()
+    with tenant(folder, requests_per_minute=20) as bob:
+        several = limits_of(bob.ask(base(provider), n=1, prompt=["a", "b", "c", "d", "e"]))
+        assert several["x-ratelimit-remaining-requests"] == str(left), "of each prompt"
 
 
 @pytest.mark.fault("F02")

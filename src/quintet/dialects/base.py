@@ -1,6 +1,6 @@
 """What a dialect is: pure functions from bytes to a canonical request, and from canonical events and errors to provider JSON.
 
-A new provider is one module with a table of ``Field``s and an object that satisfies ``Dialect``.
+A new provider is a folder with a table of ``Field``s and an object that satisfies ``Dialect``, and its row in ``catalog``.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What any engine is given: prompts, limits, sampling controls, fill-in-the-middle and think tags, checked and resolved. Pure."""
+"""What any engine is given: prompts, limits, sampling controls, fill-in-the-middle and think tags, checked and resolved."""

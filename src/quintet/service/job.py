@@ -179,7 +179,7 @@ class Job:
                 self._count_end(event)
             if choice.done:
                 continue  # a stop string ended it; these tokens were on their way
-            if finish is not None and finish is Finish.ERROR:
+            if finish is Finish.ERROR:
                 return events + self._fail(event.error or _BROKEN, event.blame)
             events += self._feed(event)
             if finish is None and self._choices[event.seq].done:

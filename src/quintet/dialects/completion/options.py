@@ -102,7 +102,12 @@ REPEAT_LAST_N = Field("repeat_last_n", Integer(-1, _MOST), -1, _NO, note="0: no 
 N_KEEP = Field("n_keep", Integer(-1, _MOST), -1, _NO, note="The context is never shifted.")
 N_CACHE_REUSE = Field("n_cache_reuse", Integer(0, _MOST), 0, _NO)
 LORA: Field[tuple[object, ...]] = Field(
-    "lora", ListOf(Object(), 64), (), _LATER, note="`[]` is accepted.", refusal="must be left out or empty: no adapter is loaded"
+    "lora",
+    ListOf(Object(), 64),
+    (),
+    _LATER,
+    note="`[]` is accepted.",
+    refusal="must be left out or empty: `model` names an adapter",
 )
 DYNATEMP = Field("dynatemp_range", Number(0, 1000), 0.0, _LATER, refusal=_LACKS)
 MIN_KEEP = Field("min_keep", Integer(0, _MOST), 0, _LATER, refusal=_LACKS)
