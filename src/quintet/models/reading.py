@@ -159,6 +159,8 @@ class _Reading:
         family, meta = self._family, self._meta
         bias = family.qkv_bias if family.qkv_bias is not None else "blk.0.attn_q.bias" in self._infos
         by_width = self._count == family.scale_by_width
+        if by_width and self._heads > self._sizes["hidden"]:
+            raise meta.error(self._key("attention.head_count"), f"must be at most the width {self._sizes['hidden']}", self._heads)
         usual = replace(
             family.layer,
             qkv_bias=bias,

@@ -15,6 +15,9 @@ END = ""
 MAX_LENGTH = 256
 """Longest special text, in characters: the finder nests as deep as the longest text."""
 
+MAX_CHARACTERS = 1 << 20
+"""Of all special texts together, for each of which the finder takes some 200 bytes; a vocabulary of today has a tenth of it."""
+
 
 class Specials:
     """Cuts a prompt at special-token texts the way llama.cpp does: longest text first, each taken left to right wherever

@@ -8,7 +8,7 @@ from typing import Protocol
 from quintet.models.metadata import Metadata
 from quintet.models.pieces import Pieces
 from quintet.models.pretokenizers import PRETOKENIZERS, Pretokenizer, Rules
-from quintet.models.special import MAX_LENGTH, Specials
+from quintet.models.special import MAX_CHARACTERS, MAX_LENGTH, Specials
 from quintet.models.texts import Merges
 from quintet.models.traits import Roles, Traits
 from quintet.models.vocabulary import (
@@ -222,6 +222,8 @@ def _tokenizer(
     for text, token in specials:
         if len(text) > MAX_LENGTH:
             raise meta.error(PREFIX + "tokens", f"must not have a special token of over {MAX_LENGTH} characters, but entry {token} is one")
+    if (characters := sum(len(text) for text, _ in specials)) > MAX_CHARACTERS:
+        raise meta.error(PREFIX + "tokens", f"must not have special tokens of over {MAX_CHARACTERS} characters in all", characters)
     special = frozenset(token for _, token in specials)
     strip = _strip_after(meta, vocabulary, special)
     return Tokenizer(

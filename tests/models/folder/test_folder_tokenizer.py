@@ -239,6 +239,10 @@ def put(*keys: Any, value: Any) -> Change:
         (put("added_tokens", value=5), "'added_tokens' must be a list"),
         (put("added_tokens", 0, value=5), "'added_tokens' must hold objects"),
         (put("added_tokens", 0, "id", value="x"), "'added_tokens' must hold objects with an id"),
+        (
+            put("added_tokens", 0, "content", value="x" * ((1 << 20) + 1)),
+            "'added_tokens' must have contents of at most 1048576 characters in all",
+        ),
         (put("added_tokens", 0, "id", value=9), "token 9 must be one text"),
         (put("added_tokens", 0, "id", value=490), "the id of added token '<|begin|>' must be 399, got 490"),
         (put("added_tokens", 0, "special", value=1), "'added_tokens' must hold flags that are booleans"),

@@ -18,6 +18,7 @@ from quintet.models.folder.documents import read_document
 from quintet.models.folder.files import CONFIG, GENERATION, TEMPLATE, TOKENIZER, TOKENIZER_CONFIG
 from quintet.models.folder.kinds import left_out
 from quintet.models.metadata import LENGTH_BYTES, Metadata, StringArray, Value, quoted
+from quintet.models.special import MAX_CHARACTERS
 from quintet.models.vocabulary import PREFIX, TokenType
 from quintet.models.vocabulary import TEMPLATE as TEMPLATE_KEY
 
@@ -149,10 +150,14 @@ class _Reading:
         entries = self.document.get("added_tokens", [])
         if not isinstance(entries, list) or len(entries) > MAX_ADDED:
             raise _error(f"'added_tokens' must be a list of at most {MAX_ADDED}", shorten(entries))
+        characters = 0
         for entry in entries:
             token, content = (entry.get("id"), entry.get("content")) if isinstance(entry, dict) else (None, None)
             if type(token) is not int or not 0 <= token < 1 << 31 or not isinstance(content, str) or not content:
                 raise _error("'added_tokens' must hold objects with an id and a content", shorten(entry))
+            characters += len(content)
+            if characters > MAX_CHARACTERS:
+                raise _error(f"'added_tokens' must have contents of at most {MAX_CHARACTERS} characters in all", str(characters))
             yield Added(token, content, **{**dict.fromkeys(FLAGS, False), **_flags(TOKENIZER, "added_tokens", entry)})
 
     def _named(self, name: str, ids: dict[str, int]) -> int | None:

@@ -178,7 +178,7 @@ def _spec(whole: Settings, processor: Settings, kind: Seeing, text_hidden: int) 
     else:
         tokens = whole.integer("mm_tokens_per_image", 256)
         side = sizes["image"] // sizes["patch"]
-        if math.isqrt(tokens) ** 2 != tokens or side % math.isqrt(tokens):
+        if math.isqrt(tokens) ** 2 != tokens or not side or side % math.isqrt(tokens):
             raise whole.error("mm_tokens_per_image", f"must be the square of a divisor of the {side} patches of an image's side", tokens)
         scale = side // math.isqrt(tokens)
     _require_implemented(processor, kind, sizes["image"])
