@@ -336,10 +336,12 @@ void exclude_top_choices(Row& row) {
   if (row.whole) gather_all(row);
   Candidates& c = row.candidates;
   const double threshold = double(controls.xtc_threshold) * sum(c.masses);
+  // Without a mass a token is never drawn, so it is none that is left.
+  const auto reaches = [&](size_t i) { return c.masses[i] > 0.0f && double(c.masses[i]) >= threshold; };
   std::optional<size_t> least;  // of the tokens that reach the threshold, ties to the higher id
   for (size_t i = 0; i < c.ids.size(); i++)
-    if (double(c.masses[i]) >= threshold && (!least || c.logits[i] <= c.logits[*least])) least = i;
-  if (least) retain(c, [&, at = *least](size_t i) { return i == at || double(c.masses[i]) < threshold; });
+    if (reaches(i) && (!least || c.logits[i] <= c.logits[*least])) least = i;
+  if (least) retain(c, [&, at = *least](size_t i) { return i == at || !reaches(i); });
 }
 
 // ---- the draw

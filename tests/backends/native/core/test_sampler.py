@@ -260,6 +260,12 @@ def test_xtc_excludes_all_but_the_least_likely_of_the_top_choices() -> None:
     assert sorted(probabilities(row(0.0, 0.0, -9.0), xtc_probability=1.0, xtc_threshold=0.1)) == [1, 2]
 
 
+@pytest.mark.parametrize("top_k", [0, 4])
+def test_what_xtc_leaves_can_be_drawn(top_k: int) -> None:
+    """At a threshold of 0 it left a token whose probability is too small for a number, and the likeliest, which it had excluded, was drawn."""
+    assert probabilities(row(0.0, -1.0, -2.0, -200.0), top_k=top_k, xtc_probability=1.0, xtc_threshold=0.0) == pytest.approx({2: 1.0})
+
+
 def test_xtc_strikes_as_often_as_its_probability_says_by_a_number_of_its_own() -> None:
     made = sampler(4, xtc_probability=0.3, xtc_threshold=0.2, seed=11)
     struck = [0 not in distribution(made, halves(4), position) for position in range(4000)]
