@@ -302,6 +302,7 @@ void Model::reserve(Pass& p, const Layer& layer, size_t t) const {
   const size_t hidden = size_t(config_.hidden), pairs = t * size_t(e.used);
   if (layer.ffn_by_branch()) grow(p.branch, t * hidden);
   act_.reserve(p.ffn, t, layer.dense_ffn(config_));
+  if (!e.count) return;  // what an earlier layer with experts has stays as it is laid out
   grow(p.chosen, pairs);
   grow(p.slots, pairs);
   grow(p.weights, pairs);
