@@ -262,7 +262,7 @@ def test_xtc_excludes_all_but_the_least_likely_of_the_top_choices() -> None:
 
 @pytest.mark.parametrize("top_k", [0, 4])
 def test_what_xtc_leaves_can_be_drawn(top_k: int) -> None:
-    """At a threshold of 0 it left a token whose probability is too small for a number, and the likeliest, which it had excluded, was drawn."""
+    """At a threshold of 0 it left a token whose mass is too small for a number, and the likeliest was drawn, which it had excluded."""
     assert probabilities(row(0.0, -1.0, -2.0, -200.0), top_k=top_k, xtc_probability=1.0, xtc_threshold=0.0) == pytest.approx({2: 1.0})
 
 
