@@ -16,7 +16,7 @@ MAX_LENGTH = 256
 """Longest special text, in characters: the finder nests as deep as the longest text."""
 
 MAX_CHARACTERS = 1 << 20
-"""Of all special texts together, for each of which the finder takes some 200 bytes; a vocabulary of today has a tenth of it."""
+"""In all special texts together; the finder takes some 200 bytes for each. A vocabulary of today has a tenth of it."""
 
 
 class Specials:

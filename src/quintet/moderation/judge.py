@@ -109,9 +109,10 @@ class Judge:
         judgement that was under way as the engine died is waited for too.
         """
         backend, begun = self._of.backend, output is not None
+        sequences: tuple[PreparedSequence, ...] = ()  # made once, however often there is no room for them
         while True:
             try:
-                sequences = await self._sequences(layouts, prompt, output, choice)
+                sequences = sequences or await self._sequences(layouts, prompt, output, choice)
                 backend.require_room(len(sequences), self._tenant, begun=begun)
                 return Prepared(next(self._ids), sequences, self._tenant, self._weight, shown=False)
             except (Loading, Overloaded, TooManyRequests):  # the last two: others have filled its queue
