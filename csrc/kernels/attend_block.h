@@ -85,13 +85,12 @@ template <int R, int P, class Key> inline void tile_scores(const float* const* q
   }
 }
 
-// `count` tokens, in order, on top of what B blocks of 16 dimensions of R rows have in `out`; nothing yet if `begin`.
-// value(t, b) are dimensions d + 16 * b of token t.
+// `count` tokens, in order, on top of what B blocks of 16 dimensions of R rows have in `out`. value(t, b) are dimensions d + 16 * b of token t.
 template <int R, int B, class Value>
-inline void tile_values(Value value, const float* weights, size_t stride, int count, float* const* out, int d, bool begin) {
+inline void tile_values(Value value, const float* weights, size_t stride, int count, float* const* out, int d) {
   F acc[R][B];
   for (int r = 0; r < R; r++)
-    for (int b = 0; b < B; b++) acc[r][b] = begin ? V::set1(0.0f) : V::load(out[r] + d + 16 * b);
+    for (int b = 0; b < B; b++) acc[r][b] = V::load(out[r] + d + 16 * b);
   for (int t = 0; t < count; t++) {
     F v[B];
     for (int b = 0; b < B; b++) v[b] = value(t, b);
@@ -104,11 +103,11 @@ inline void tile_values(Value value, const float* weights, size_t stride, int co
     for (int b = 0; b < B; b++) V::store(out[r] + d + 16 * b, acc[r][b]);
 }
 
-template <int R> inline void tokens_values(const float* values, int head_dim, const float* weights, size_t stride, int count,
-                                           float* const* out, bool begin) {
+template <int R>
+inline void tokens_values(const float* values, int head_dim, const float* weights, size_t stride, int count, float* const* out) {
   each_dimensions(head_dim, [&]<int B>(int d) {
     const auto value = [&](int t, int b) { return V::load(values + t * head_dim + d + 16 * b); };
-    tile_values<R, B>(value, weights, stride, count, out, d, begin);
+    tile_values<R, B>(value, weights, stride, count, out, d);
   });
 }
 
@@ -136,25 +135,23 @@ inline void first_values(const Halves& a, int page, int count, int pages, float*
         const int i = t * a.head_dim + d + 16 * b;
         return widen(from, ahead, i, values + i);
       };
-      tile_values<kTileRows, B>(value, a.scratch + 16 * p, stride, 16, a.out, d, p == 0);
+      tile_values<kTileRows, B>(value, a.scratch + 16 * p, stride, 16, a.out, d);
     });
   }
 }
 
-// A block's part of the outputs of R rows, which may end at different tokens: the common ones together, then each row its own rest.
+// A block's part of the outputs of R rows.
 template <int R>
-inline void block_values(const Halves& a, int from, int token, int count, const float* values, size_t stride) {
-  const float* weights = a.scratch + size_t(from) * stride + token;
-  int common = count;
-  for (int r = 0; r < R; r++) common = std::min(common, a.position[from + r] + 1 - token);
-  common = std::max(common, 0);
-  if (common || !token) tokens_values<R>(values, a.head_dim, weights, stride, common, a.out + from, token == 0);
-  for (int r = 0; r < R; r++) {
-    const int rest = std::min(count, a.position[from + r] + 1 - token) - common;
-    if (rest > 0)
-      tokens_values<1>(values + common * a.head_dim, a.head_dim, weights + size_t(r) * stride + common, stride, rest, a.out + from + r,
-                       false);
-  }
+inline void block_values(const Halves& a, int row, int token, int count, const float* values, size_t stride) {
+  const auto part = [&]<int N>(int r, int from, int to) {
+    tokens_values<N>(values + (from - token) * a.head_dim, a.head_dim, a.scratch + size_t(r) * stride + from, stride, to - from, a.out + r);
+  };
+  const Seen<R> seen(a, row, token, token + count);
+  for (int r = 0; r < R; r++)
+    if (seen.begin[r] < seen.before(r)) part.template operator()<1>(row + r, seen.begin[r], seen.before(r));
+  if (seen.from < seen.to) part.template operator()<R>(row, seen.from, seen.to);
+  for (int r = 0; r < R; r++)
+    if (seen.to < seen.end[r]) part.template operator()<1>(row + r, seen.to, seen.end[r]);
 }
 
 // The scratch is [rows][stride] scores, then a block of keys or values, then [rows][16] maxima of scores, then what rows' outputs are multiplied by: see
@@ -190,11 +187,14 @@ inline void attend_block(const Halves& a) {
     const int known = 16 * pages_known(a, r / kTileRows * kTileRows);
     inverse[r] = softmax(a, r, a.scratch + size_t(r) * stride, known, V::hmax(V::load(most + 16 * r)));
   }
+  const int begun = a.first ? *std::max_element(a.first, a.first + std::min(kTileRows, a.rows)) : 0;
+  for (int r = 0; r < a.rows; r++) std::fill_n(a.out[r], a.head_dim, 0.0f);
   for (int page = 0; page < pages; page += block_pages) {
     const int count = std::min(block_pages, pages - page);
-    if (page < whole) first_values(a, page, count, pages, block, stride);
+    const bool first = page < whole && 16 * page >= begun;
+    if (first) first_values(a, page, count, pages, block, stride);
     else widen_values(a, page, pages, count, block);
-    tiles(page < whole ? kTileRows : 0, [&]<int R>(int from) { block_values<R>(a, from, 16 * page, 16 * count, block, stride); });
+    tiles(first ? kTileRows : 0, [&]<int R>(int from) { block_values<R>(a, from, 16 * page, 16 * count, block, stride); });
   }
   for (int r = 0; r < a.rows; r++)
     for (int d = 0; d < a.head_dim; d += 16) V::store(a.out[r] + d, V::mul(V::load(a.out[r] + d), V::set1(inverse[r])));

@@ -48,44 +48,47 @@ inline void weigh_page(const uint16_t* v, int head_dim, const float* scores, siz
   }
 }
 
-// Rows of a group may end at different positions: the common tokens together, then each row its own rest, in the same order.
-template <int R, int B> inline void weigh(const Halves& a, const float* inverse, int d, int common, int pages, size_t stride) {
+// Tokens [from, to) of row r alone.
+template <int B> inline void weigh_own(const Halves& a, int r, int d, int from, int to, size_t stride, F (&acc)[B]) {
+  F own[1][B];
+  for (int b = 0; b < B; b++) own[0][b] = acc[b];
+  for (int page = from / 16, t = from, end; t < to; page++, t = end) {
+    end = std::min(16 * page + 16, to);
+    weigh_page<1, B>(a.v[page] + (t - 16 * page) * a.head_dim + d, a.head_dim, a.scratch + size_t(r) * stride + t, stride, end - t, own);
+  }
+  for (int b = 0; b < B; b++) acc[b] = own[0][b];
+}
+
+template <int R, int B> inline void weigh(const Halves& a, const Seen<R>& seen, const float* inverse, int d, int pages, size_t stride) {
   F acc[R][B];
-  for (int r = 0; r < R; r++)
+  for (int r = 0; r < R; r++) {
     for (int b = 0; b < B; b++) acc[r][b] = V::set1(0.0f);
-  for (int t = 0; t < common; t += 16) {
-    const uint16_t* v = a.v[t / 16] + d;
-    const int count = std::min(16, common - t);
-    if (!d) weigh_page<R, B, true>(v, a.head_dim, a.scratch + t, stride, count, acc, nth_read(a, pages, pages + t / 16 + kAhead));
-    else weigh_page<R, B>(v, a.head_dim, a.scratch + t, stride, count, acc);
+    if (R > 1) weigh_own(a, r, d, seen.begin[r], seen.before(r), stride, acc[r]);
+  }
+  for (int page = seen.from / 16, t = seen.from, end; t < seen.to; page++, t = end) {
+    end = std::min(16 * page + 16, seen.to);
+    const uint16_t* v = a.v[page] + (t - 16 * page) * a.head_dim + d;
+    if (!d) weigh_page<R, B, true>(v, a.head_dim, a.scratch + t, stride, end - t, acc, nth_read(a, pages, pages + page + kAhead));
+    else weigh_page<R, B>(v, a.head_dim, a.scratch + t, stride, end - t, acc);
   }
   for (int r = 0; r < R; r++) {
-    F rest[1][B];
-    for (int b = 0; b < B; b++) rest[0][b] = acc[r][b];
-    for (int t = common, end; t <= a.position[r]; t = end) {
-      end = std::min((t / 16 + 1) * 16, a.position[r] + 1);
-      weigh_page<1, B>(a.v[t / 16] + t % 16 * a.head_dim + d, a.head_dim, a.scratch + r * stride + t, stride, end - t, rest);
-    }
-    for (int b = 0; b < B; b++) V::store(a.out[r] + d + 16 * b, V::mul(rest[0][b], V::set1(inverse[r])));
+    if (R > 1) weigh_own(a, r, d, seen.to, seen.end[r], stride, acc[r]);
+    for (int b = 0; b < B; b++) V::store(a.out[r] + d + 16 * b, V::mul(acc[r][b], V::set1(inverse[r])));
   }
 }
 
 // R rows, and of them P pages or B blocks of 16 dimensions side by side: at least 8 chains of registers keep the FMA units busy. Where 8 values
 // of F are all registers, three rows are 6 chains, as 12 do not fit with their operands.
 template <int R, int P, int B> void attend_rows(const Halves& a) {
-  int last = 0, common = a.position[0] + 1;
-  for (int r = 0; r < R; r++) {
-    last = a.position[r] > last ? a.position[r] : last;
-    common = a.position[r] + 1 < common ? a.position[r] + 1 : common;
-  }
-  const int pages = last / 16 + 1;
+  const int pages = *std::max_element(a.position, a.position + R) / 16 + 1;
   const size_t stride = size_t(pages) * 16;
   all_scores<R, P>(a, pages, stride);
   float inverse[R];
   for (int r = 0; r < R; r++) inverse[r] = softmax(a, r, a.scratch + r * stride);
+  const Seen<R> seen(a, 0, 0, 16 * pages);
   int d = 0;
-  for (; d + 16 * B <= a.head_dim; d += 16 * B) weigh<R, B>(a, inverse, d, common, pages, stride);
-  for (; d < a.head_dim; d += 16) weigh<R, 1>(a, inverse, d, common, pages, stride);
+  for (; d + 16 * B <= a.head_dim; d += 16 * B) weigh<R, B>(a, seen, inverse, d, pages, stride);
+  for (; d < a.head_dim; d += 16) weigh<R, 1>(a, seen, inverse, d, pages, stride);
 }
 
 constexpr int kFewRows = 4;

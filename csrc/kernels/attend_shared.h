@@ -37,6 +37,23 @@ template <class Each> inline void each_dimensions(int head_dim, Each each) {
     for (; d < head_dim; d += 16) each.template operator()<1>(d);
 }
 
+// Of the tokens [low, high) those that R rows see: what one does not see has no part in it, not even one of 0, as 0 times infinity is none.
+template <int R> struct Seen {
+  int begin[R], end[R];  // each row's
+  int from, to;          // what all of them see, between what only some do
+
+  Seen(const Halves& a, int row, int low, int high) : from(low), to(high) {
+    for (int r = 0; r < R; r++) {
+      begin[r] = a.first ? std::clamp(a.first[row + r], low, high) : low;
+      end[r] = std::clamp(a.position[row + r] + 1, low, high);
+      from = std::max(from, begin[r]);
+      to = std::min(to, end[r]);
+    }
+    to = std::max(from, to);
+  }
+  int before(int r) const { return std::min(from, end[r]); }  // the end of its own that comes before
+};
+
 // A row's softmax before its first exponential: what each score is less of, and the sum so far.
 struct Softmax {
   F max, sum;

@@ -11,6 +11,7 @@
 #pragma once
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include "kernels/exp.h"
 #include "kernels/half.h"
@@ -22,11 +23,17 @@ namespace {
 
 constexpr float kLeastMagnitude = 1e-35f;  // what is below need not have a finite quotient of 127, or 16383, by it, and is quantised to 0
 
-// A block of 32: 16 + 16 lanes.
+// A block of 32: 16 + 16 lanes. One that has a value that is not finite is NaN in all it is multiplied with.
 void quantize_blocks(const float* x, int n, const Blocks& to) {
   for (int i = 0; i < n; i++, x += 32) {
     const F a = V::load(x), b = V::load(x + 16);
-    const float amax = V::hmax(V::max(V::abs(a), V::abs(b)));
+    const float amax = V::hmax_bits(V::max_bits(V::abs(a), V::abs(b)));
+    if (!(amax < std::numeric_limits<float>::infinity())) {
+      std::memset(to.q + 32 * i, 0, 32);
+      to.scale[i] = to.minimum[i] = std::numeric_limits<float>::quiet_NaN();
+      to.sum[i] = {0, 0};
+      continue;
+    }
     const F inverse = V::set1(amax > kLeastMagnitude ? 127.0f / amax : 0.0f);
     int8_t* q = reinterpret_cast<int8_t*>(to.q) + 32 * i;
     const int32_t first = V::store_i8(q, V::mul(a, inverse)), all = first + V::store_i8(q + 16, V::mul(b, inverse));
@@ -92,13 +99,10 @@ inline void scales_of_cells(const float* const x[2], int n, const float least[2]
 
 // Of n values, a multiple of 16; NaN if one is not finite.
 inline float largest_magnitude(const float* x, int n) {
-  F most = V::set1(0.0f), poison = most;
-  for (int i = 0; i < n; i += 16) {
-    const F v = V::load(x + i);
-    most = V::max(V::abs(v), most);
-    poison = V::fma(v, V::set1(0.0f), poison);
-  }
-  return V::hsum(poison) == 0.0f ? V::hmax(most) : std::numeric_limits<float>::quiet_NaN();
+  F most = V::set1(0.0f);
+  for (int i = 0; i < n; i += 16) most = V::max_bits(V::abs(V::load(x + i)), most);
+  const float magnitude = V::hmax_bits(most);
+  return magnitude < std::numeric_limits<float>::infinity() ? magnitude : std::numeric_limits<float>::quiet_NaN();
 }
 
 // What is not finite has no cells, and NaN as its scale.

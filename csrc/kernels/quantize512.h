@@ -1,6 +1,5 @@
 // Activations in 8 bits, four blocks of 32 at a time: one division gives the scales of all and what they are multiplied by, and the sums across a
-// register, which a block alone takes three of, are sums of four. The same numbers as by kernels_impl.h: a maximum by the same tree, as what it
-// makes of NaN depends on that.
+// register, which a block alone takes three of, are sums of four. The same numbers as by kernels_impl.h.
 #pragma once
 #include "kernels/vec_avx512.h"
 #include "kernels/kernels_impl.h"
@@ -11,12 +10,12 @@ namespace {
 // The largest magnitudes of four blocks, whose first 16 values are a and others b: of each in all lanes of a quarter.
 inline __m512 magnitudes(const __m512 (&a)[4], const __m512 (&b)[4]) {
   __m512 most[4];
-  for (int i = 0; i < 4; i++) most[i] = V::max(V::abs(a[i]), V::abs(b[i]));
-  const auto halves = [](__m512 x, __m512 y) { return V::max(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee)); };
+  for (int i = 0; i < 4; i++) most[i] = V::max_bits(V::abs(a[i]), V::abs(b[i]));
+  const auto halves = [](__m512 x, __m512 y) { return V::max_bits(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee)); };
   const __m512 first = halves(most[0], most[1]), second = halves(most[2], most[3]);
-  const __m512 fours = V::max(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
-  const __m512 twos = V::max(fours, _mm512_shuffle_ps(fours, fours, 0x4e));
-  const __m512 ones = V::max(twos, _mm512_shuffle_ps(twos, twos, 0xb1));
+  const __m512 fours = V::max_bits(_mm512_shuffle_f32x4(first, second, 0x88), _mm512_shuffle_f32x4(first, second, 0xdd));
+  const __m512 twos = V::max_bits(fours, _mm512_shuffle_ps(fours, fours, 0x4e));
+  const __m512 ones = V::max_bits(twos, _mm512_shuffle_ps(twos, twos, 0xb1));
   return _mm512_shuffle_ps(ones, ones, 0x00);
 }
 
@@ -31,11 +30,15 @@ inline __m512i bytes_of(const __m512* a, const __m512* b, const float* inverse) 
   return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(words[0], words[1]));
 }
 
+inline Blocks from(const Blocks& to, int at) { return {to.q + 32 * at, to.scale + at, to.minimum + at, to.sum + at}; }
+
 inline void quantize_four(const float* x, const Blocks& to, int at) {
   __m512 a[4], b[4];
   for (int i = 0; i < 4; i++) a[i] = V::load(x + 32 * i), b[i] = V::load(x + 32 * i + 16);
   const __m512i quarters = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0);
   const __m256 amax = _mm512_castps512_ps256(_mm512_permutexvar_ps(quarters, magnitudes(a, b))), most = _mm256_set1_ps(127.0f);
+  const __m128 infinity = _mm_set1_ps(std::numeric_limits<float>::infinity());
+  if (_mm_movemask_ps(_mm_cmp_ps(_mm256_castps256_ps128(amax), infinity, _CMP_NLT_UQ))) return quantize_blocks(x, 4, from(to, at));
   const __m256 scales = _mm256_div_ps(_mm256_blend_ps(amax, most, 0xf0), _mm256_blend_ps(most, amax, 0xf0));  // amax / 127, 127 / amax
   const __m128 scale = _mm256_castps256_ps128(scales);
   const __m128 large = _mm_cmp_ps(_mm256_castps256_ps128(amax), _mm_set1_ps(kLeastMagnitude), _CMP_GT_OQ);
@@ -63,7 +66,7 @@ inline void quantize_four(const float* x, const Blocks& to, int at) {
 void quantize_blocks_avx512(const float* x, int n, const Blocks& to) {
   int at = 0;
   for (; at + 4 <= n; at += 4) quantize_four(x + 32 * at, to, at);
-  if (at < n) quantize_blocks(x + 32 * at, n - at, {to.q + 32 * at, to.scale + at, to.minimum + at, to.sum + at});
+  if (at < n) quantize_blocks(x + 32 * at, n - at, from(to, at));
 }
 
 }  // namespace

@@ -29,6 +29,10 @@ struct V {
     const __m256 m = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     return {_mm256_and_ps(x.a, m), _mm256_and_ps(x.b, m)};
   }
+  static __m256 max_bits_half(__m256 x, __m256 y) {
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(x), _mm256_castps_si256(y)));
+  }
+  static F max_bits(F x, F y) { return {max_bits_half(x.a, y.a), max_bits_half(x.b, y.b)}; }
   static F round(F x) {
     constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};
@@ -85,6 +89,12 @@ struct V {
     const __m128 t4 = _mm_max_ps(_mm256_castps256_ps128(t8), _mm256_extractf128_ps(t8, 1));
     const __m128 t2 = _mm_max_ps(t4, _mm_movehl_ps(t4, t4));
     return _mm_cvtss_f32(_mm_max_ss(t2, _mm_shuffle_ps(t2, t2, 1)));
+  }
+  static float hmax_bits(F x) {
+    const __m256i t8 = _mm256_castps_si256(max_bits_half(x.a, x.b));
+    const __m128i t4 = _mm_max_epi32(_mm256_castsi256_si128(t8), _mm256_extracti128_si256(t8, 1));
+    const __m128i t2 = _mm_max_epi32(t4, _mm_shuffle_epi32(t4, 0x4e));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(t2, _mm_shuffle_epi32(t2, 0xb1))));
   }
 
   // Products of cells with 15-bit numbers, as words, in one part: vpmaddubsw would need three. Of four cells and numbers the first and third are

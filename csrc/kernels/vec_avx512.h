@@ -21,6 +21,7 @@ struct V {
   static F fma(F x, F y, F z) { return _mm512_fmadd_ps(x, y, z); }
   static F max(F x, F y) { return _mm512_max_ps(x, y); }
   static F abs(F x) { return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff))); }
+  static F max_bits(F x, F y) { return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(x), _mm512_castps_si512(y))); }
   static F round(F x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   static F zero_below(F x, F bound, F y) { return _mm512_maskz_mov_ps(_knot_mask16(_mm512_cmp_ps_mask(x, bound, _CMP_LT_OQ)), y); }
   static F pow2(F n) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23)); }
@@ -58,6 +59,13 @@ struct V {
     const __m128 t4 = _mm_max_ps(_mm256_castps256_ps128(t8), _mm256_extractf128_ps(t8, 1));
     const __m128 t2 = _mm_max_ps(t4, _mm_movehl_ps(t4, t4));
     return _mm_cvtss_f32(_mm_max_ss(t2, _mm_shuffle_ps(t2, t2, 1)));
+  }
+  static float hmax_bits(F x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m256i t8 = _mm256_max_epi32(_mm512_castsi512_si256(bits), _mm512_extracti64x4_epi64(bits, 1));
+    const __m128i t4 = _mm_max_epi32(_mm256_castsi256_si128(t8), _mm256_extracti128_si256(t8, 1));
+    const __m128i t2 = _mm_max_epi32(t4, _mm_shuffle_epi32(t4, 0x4e));
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(t2, _mm_shuffle_epi32(t2, 0xb1))));
   }
 
   // Products of cells with 15-bit numbers, as unsigned times signed bytes: the numbers' upper 8 bits, then their lower 7.

@@ -46,6 +46,10 @@ struct V {
   static F abs(F x) {
     return map([&](int i) { return vabsq_f32(x.v[i]); });
   }
+  static int32x4_t max_bits4(float32x4_t x, float32x4_t y) { return vmaxq_s32(vreinterpretq_s32_f32(x), vreinterpretq_s32_f32(y)); }
+  static F max_bits(F x, F y) {
+    return map([&](int i) { return vreinterpretq_f32_s32(max_bits4(x.v[i], y.v[i])); });
+  }
   static F round(F x) {
     return map([&](int i) { return vrndnq_f32(x.v[i]); });
   }
@@ -94,6 +98,12 @@ struct V {
     vst1q_f32(t, t4);
     const float a = t[0] > t[2] ? t[0] : t[2], b = t[1] > t[3] ? t[1] : t[3];
     return a > b ? a : b;
+  }
+  static float hmax_bits(F x) {
+    const int32_t most = vmaxvq_s32(vmaxq_s32(max_bits4(x.v[0], x.v[1]), max_bits4(x.v[2], x.v[3])));
+    float value;
+    std::memcpy(&value, &most, 4);
+    return value;
   }
 
   // Products of cells with 15-bit numbers, as signed bytes: the numbers' upper 8 bits, then their lower 7.

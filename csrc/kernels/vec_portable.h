@@ -50,6 +50,11 @@ struct V {
   static F abs(const F& a) {
     return map([&](int i) { return std::fabs(a.v[i]); });
   }
+  // Of what is not negative: NaN is above infinity, so that none is lost.
+  static float larger_bits(float x, float y) { return std::bit_cast<int32_t>(x) > std::bit_cast<int32_t>(y) ? x : y; }
+  static F max_bits(const F& a, const F& b) {
+    return map([&](int i) { return larger_bits(a.v[i], b.v[i]); });
+  }
   static F round(const F& a) {
     return map([&](int i) { return std::nearbyint(a.v[i]); });
   }
@@ -105,6 +110,11 @@ struct V {
     for (int w = 4; w > 0; w /= 2)
       for (int i = 0; i < w; i++) t[i] = t[i] > t[i + w] ? t[i] : t[i + w];
     return t[0];
+  }
+  static float hmax_bits(const F& a) {
+    float most = 0.0f;
+    for (float x : a.v) most = larger_bits(x, most);
+    return most;
   }
 
   // Products of cells with 15-bit numbers: sum += the four products of each lane. A number is one part here, of two bytes.

@@ -65,6 +65,42 @@ void gemm(const Kernels& k, Results& out) {
   }
 }
 
+// A row with a value that is not finite, wherever it is, is NaN in all its products; rows beside it have the bits that they have beside sound ones.
+void unsound(const Kernels& k, Results& out) {
+  const Activations act(k, false);
+  const int n = 16, cols = 192;
+  Random r;
+  Arena arena;
+  Packed w = pack_empty("Q4_1", n, cols, Floats::q8, arena);
+  const auto raw = raw_q4_1(r, n, cols);
+  pack_tiles(w, "Q4_1", raw.data(), {}, 0, w.tiles());
+  Digest d;
+  for (int m : {1, 2, 3, 4, 5, 8, 17, 64})
+    for (float bad : {INFINITY, -INFINITY, NAN, -NAN}) {
+      auto x = r.floats(size_t(m) * cols, 3.0f);
+      const auto products = [&] {
+        Activations::Matrix in;
+        act.reserve(in, size_t(m), cols);
+        for (int i = 0; i < m; i++) act.put_row(x.data() + i * cols, cols, in, size_t(i));
+        d.add(in.rows);
+        std::vector<float> y(size_t(m) * n);
+        act.multiply(w, 0, w.tiles(), act.view(in, cols), m, y.data(), n, false);
+        return y;
+      };
+      const auto sound = products();
+      d.add(sound);
+      const int row = r.below(m);
+      x[size_t(row * cols + r.below(cols))] = bad;
+      const auto y = products();
+      for (int i = 0; i < m * n; i++)
+        if (i / n == row ? !std::isnan(y[size_t(i)]) : std::memcmp(&y[size_t(i)], &sound[size_t(i)], 4) != 0) {
+          std::printf("FAIL %s: row %d of %d where row %d is not finite\n", k.name, i / n, m, row);
+          std::exit(1);
+        }
+    }
+  out["gemm of what is not finite"] = d.h;
+}
+
 void rows(const Kernels& k, Results& out) {
   Random r;
   Digest norm, layer, silu, gelu, oai, cap, rope, half, cells, reduce;
@@ -148,6 +184,7 @@ int main() {
   for (const Kernels* k : all) {
     Results r;
     gemm(*k, r);
+    unsound(*k, r);
     codes(*k, r);
     float_gemm(*k, r);
     rows(*k, r);

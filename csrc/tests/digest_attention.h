@@ -111,12 +111,18 @@ template <class Pages> std::vector<float> attend_all(const Kernels& k, const Pag
 
 constexpr int kAttentionPages = 21, kAttentionRows = 29;
 
-// What is not finite of token 277 is no number in rows that see it, and nothing in the others, which have the bits of `all`.
-template <class Pages> void require_seen(const Kernels& k, const Pages& pages, const Rows& rows, Way way, const std::vector<float>& all) {
+constexpr int kSlot = 5;  // of the token of a page that is not finite
+// Pages of it: one that the windows of the first rows begin in, one that these rows end in.
+constexpr int kUnsoundPages[] = {7, 17};
+
+// What is not finite of a token is no number in rows that see it, and nothing in the others, which have the bits of `all`.
+template <class Pages> void require_seen(const Kernels& k, const Pages& pages, const Rows& rows, Way way, const std::vector<float>& all,
+                                         int page) {
+  const int token = 16 * page + kSlot;
   const int dim = pages.head_dim;
   const auto unsound = attend_rows(k, pages, rows, 0, kAttentionRows, 0, way);
   for (int i = 0; i < kAttentionRows; i++) {
-    const bool seen = rows.position[size_t(i)] >= 277 && (!way.window || rows.first[size_t(i)] <= 277);
+    const bool seen = rows.position[size_t(i)] >= token && (!way.window || rows.first[size_t(i)] <= token);
     const float* row = unsound.data() + i * dim;
     if (seen ? !std::isnan(row[0]) : std::memcmp(row, all.data() + i * dim, size_t(dim) * 4) != 0)
       std::fprintf(stderr, "UNSOUND %s: row %d\n", k.name, i), std::abort();
@@ -132,8 +138,12 @@ inline void attention16(const Kernels& k, Results& out) {
       const Rows rows(r, kAttentionRows, dim, 16 * kAttentionPages);
       const auto all = attend_all(k, pages, rows, Way(variant));
       d.add(all);
-      pages.cells[17][5] = 0x7e00;  // a key
-      require_seen(k, pages, rows, Way(variant), all);
+      for (int page : kUnsoundPages)
+        for (int i : {kSlot, (16 + kSlot) * dim}) {  // a key, or a value
+          const uint16_t sound = std::exchange(pages.cells[size_t(page)][size_t(i)], uint16_t(0x7e00));
+          require_seen(k, pages, rows, Way(variant), all, page);
+          pages.cells[size_t(page)][size_t(i)] = sound;
+        }
     }
   out["attention of halves"] = d.h;
 }
@@ -149,11 +159,12 @@ inline void attention8(const Kernels& k, Results& out) {
       pages.scale(kAttentionPages - 1, 31) = 0x7e00;  // beyond every row: NaN, which none may see
       const auto all = attend_all(k, pages, rows, way);
       d.add(all);
-      for (int i : {5, 16 + 5}) {  // a key, or a value
-        const uint16_t sound = std::exchange(pages.scale(17, i), uint16_t(0x7c00));
-        require_seen(k, pages, rows, way, all);
-        pages.scale(17, i) = sound;
-      }
+      for (int page : kUnsoundPages)
+        for (int i : {kSlot, 16 + kSlot}) {  // a key, or a value
+          const uint16_t sound = std::exchange(pages.scale(page, i), uint16_t(0x7c00));
+          require_seen(k, pages, rows, way, all, page);
+          pages.scale(page, i) = sound;
+        }
     }
   out["attention of bytes"] = d.h;
 }

@@ -50,7 +50,7 @@ Config elaborate() {
   c.embed_scale = 9.8f;
   c.logit_scale = 0.7f;
   c.logit_cap = 30;
-  c.layers.resize(4);
+  c.layers.resize(5);
   for (size_t i = 0; i < c.layers.size(); i++) {
     LayerConfig& l = c.layers[i];
     l.qkv_bias = i == 0;
@@ -69,7 +69,7 @@ Config elaborate() {
     l.ffn_bias = i == 0 || i == 3;
     l.gated = i > 0;
     l.sinks = i > 1;
-    if (i >= 2) l.experts = {.count = 7, .used = 2, .ffn = 64, .shared = i == 2 ? 32 : 0, .normalise = i == 2};
+    if (i == 2 || i == 3) l.experts = {.count = 7, .used = 2, .ffn = 64, .shared = i == 2 ? 32 : 0, .normalise = i == 2};
   }
   return c;
 }
