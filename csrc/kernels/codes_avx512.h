@@ -7,6 +7,8 @@
 namespace quintet {
 namespace {
 
+// Of a block, with its scales.
+template <Format F> constexpr int kLines = int((coding(F).block() + (coding(F).apart ? 32 : 0) + 63) / 64);
 template <Format F> constexpr int kTooLarge = coding(F).offset + (F == Format::q8h || coding(F).table ? 128 : 0);
 
 // Codes of the values 16 * half + 4 * g .. + 3 of each lane.
@@ -35,7 +37,6 @@ template <Format F> inline __m512i table_of() {
 template <Format F, int R, int T, class Fetching>
 inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, Fetching fetching, __m512 (&f)[T][R]) {
   constexpr Coding c = coding(F);
-  constexpr int lines = int((c.block() + (c.apart ? 32 : 0) + 63) / 64);
   const __m512i table = table_of<F>();
   // Of a block's first half and its second, or of all of it: what accumulators start from, and what minima are multiplied by.
   constexpr bool halves = c.scales == 2, minima = c.minima && halves;
@@ -45,7 +46,7 @@ inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, F
   TimesSums<R, 0, 1> first_sum;
   TimesSums<R, 1, -1> second_sum;
   for (int b = 0; b < w.blocks(); b++) {
-    fetching.template with<lines, T>(w, tile, b);
+    fetching.template with<kLines<F>, T>(w, tile, b);
     if (off) first.reach(x, b, w.blocks());
     if (off && halves) second.reach(x, b, w.blocks());
     if (minima) first_sum.reach(x, b, w.blocks()), second_sum.reach(x, b, w.blocks());

@@ -9,35 +9,36 @@
 namespace quintet {
 namespace {
 
-// Which of the tiles that come after those of a pass: bit t for the t-th.
-using NextTiles = unsigned;
-
 inline bool any_ahead(const Ahead* ahead) { return ahead && ahead->next < ahead->pieces.size(); }
 
 // What a pass of some rows and T tiles fetches with each block: nothing,
 struct FetchNothing {
-  FetchNothing(NextTiles, Ahead*, int, int) {}
+  FetchNothing(int, Ahead*, int, int) {}
   template <int, int> void with(const Packed&, const uint8_t*, int) {}
 };
 
-// some of the next T tiles, whose blocks are so many lines, into the first-level cache if `near`,
-template <bool near> class FetchNext {
+constexpr int kNoPart = -1;  // of the parts
+
+// one of so many parts of the next T tiles, whose blocks are so many lines, or none, into the first-level cache if `near`,
+template <bool near, int parts> class FetchNext {
  public:
-  FetchNext(NextTiles next, Ahead*, int, int) : next_(next) {}
+  FetchNext(int part, Ahead*, int, int) : part_(part) {}
   template <int lines, int T> void with(const Packed& w, const uint8_t* tile, int b) {
-#pragma GCC unroll 2
-    for (int t = 0; t < T; t++)
-      if (next_ & 1u << t) fetch_next<lines, near>(w, tile + w.tile_bytes * size_t(T - 1 + t), b);
+    if (part_ == kNoPart) return;
+    constexpr int each = (lines * T + parts - 1) / parts;
+    const uint8_t* from = tile + w.tile_bytes * size_t(T) + 64 * each * size_t((parts > 1 ? w.blocks() * part_ : 0) + b);
+#pragma GCC unroll 18
+    for (int i = 0; i < each; i++) near ? fetch_near(from + 64 * i) : fetch(from + 64 * i);
   }
 
  private:
-  const NextTiles next_;
+  const int part_;
 };
 
 // or that, and of what is ahead a piece, or a part of one, some lines each time.
-template <bool near> class FetchAhead {
+template <bool near, int parts> class FetchAhead {
  public:
-  FetchAhead(NextTiles next, Ahead* ahead, int products, int blocks) : next_(next, ahead, products, blocks) {
+  FetchAhead(int part, Ahead* ahead, int products, int blocks) : next_(part, ahead, products, blocks) {
     if (!any_ahead(ahead)) return;
     if (ahead->wait) {
       ahead->wait -= std::min(ahead->wait, size_t(products / kProductsOfLine * blocks));
@@ -57,7 +58,7 @@ template <bool near> class FetchAhead {
   }
 
  private:
-  FetchNext<near> next_;
+  FetchNext<near, parts> next_;
   const uint8_t *from_ = nullptr, *to_ = nullptr;
   int each_ = 0;
 };

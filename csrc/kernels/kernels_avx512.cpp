@@ -21,7 +21,7 @@ template <int R, int T, class Fetching> inline void tile_q4(const Packed& w, con
   const __m512i low = _mm512_set1_epi8(15);
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + 320 * b;
-    fetching.template with<5, T>(w, tile, b);
+    fetching.template with<kLines<Format::q4>, T>(w, tile, b);
     __m512i acc[T][R];
     for (int r = 0; r < R; r++)
       for (int t = 0; t < T; t++) acc[t][r] = _mm512_setzero_si512();
@@ -56,7 +56,7 @@ template <int R, int T, class Fetching> inline void tile_q8(const Packed& w, con
   const uint8_t* scales = tile + size_t(512) * size_t(w.blocks());
   TimesSums<R, -128, 0> starts;
   for (int b = 0; b < w.blocks(); b++) {
-    fetching.template with<9, T>(w, tile, b);
+    fetching.template with<kLines<Format::q8>, T>(w, tile, b);
     starts.reach(x, b, w.blocks());
     __m512i acc[T][R];
     for (int r = 0; r < R; r++)
@@ -86,14 +86,14 @@ constexpr int kLeastOfPair = 12;
 constexpr int kMostNear = 24;  // rows that are multiplied in so little time that it matters where their weights are waited for
 
 template <Format Is, int R, int T, class Fetching> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride,
-                                                             float* y, size_t y_stride, bool accumulate, NextTiles next, Ahead* ahead) {
+                                                             float* y, size_t y_stride, bool accumulate, int part, Ahead* ahead) {
   __m512 f[T][R];
 #pragma GCC unroll 12
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
     for (int t = 0; t < T; t++) f[t][r] = _mm512_setzero_ps();  // as loops, this and the last one keep results in memory from the start
   const Rows<R> in{x, x_stride, w.cols};
-  const Fetching fetching(next, ahead, R * T, w.blocks());
+  const Fetching fetching(part, ahead, R * T, w.blocks());
   for (int t = 0; t < T; t++) fetch_results<R>(y + 16 * t, y_stride);
   if constexpr (Is == Format::q4) tile_q4<R, T>(w, tile, in, fetching, f);
   else if constexpr (Is == Format::q8) tile_q8<R, T>(w, tile, in, fetching, f);
@@ -107,34 +107,57 @@ template <Format Is, int R, int T, class Fetching> void rows(const Packed& w, co
     }
 }
 
-using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool, NextTiles, Ahead*);
+using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool, int, Ahead*);
+// By how many passes, one part each, the tiles are fetched that come after T: two in a pass have twice the lines, and if few passes fetched those of a wide
+// format, more than memory gives, the others would leave it idle. Of narrow ones two passes fetch just as many lines as there are.
+template <int T> constexpr int parts_of(bool wide, int passes) { return T == 1 ? 1 : passes == 2 || !wide ? 2 : passes < 5 ? 3 : 4; }
+template <Format F> constexpr bool kWideBlocks = kLines<F> > 5;
+constexpr int kMostParts = 4;
+
 template <int T> struct Passes {
   static constexpr int kMostRows = kMost / T;
-  Pass early;                // of kMostRows, if others fetch the next tiles and nothing is ahead
-  Pass fetching[kMostRows];  // of 1 row and more
+  bool wide;
+  Pass early;                            // of kMostRows, if others fetch the next tiles and nothing is ahead
+  Pass fetching[kMostParts][kMostRows];  // one of 1 part and more, of 1 row and more; null where there is none
 };
-template <Format Is, int T, bool near> constexpr Passes<T> passes_of() {
-  return []<int... r>(std::integer_sequence<int, r...>) {
-    return Passes<T>{rows<Is, kMost / T, T, FetchNothing>,
-                     {rows<Is, r + 1, T, std::conditional_t<((r + 1) * T < kLeastAhead), FetchNext<near>, FetchAhead<near>>>...}};
-  }(std::make_integer_sequence<int, kMost / T>());
+// Passes are about as long: if they are so many that they have so many parts, so many rows are in each.
+template <Format F, int T, int parts, int R> constexpr bool there_is() {
+  for (int m = T == 1 ? 1 : kLeastOfPair; m <= 64; m++) {
+    const int passes = (m + kMost / T - 1) / (kMost / T);
+    if (parts_of<T>(kWideBlocks<F>, passes) == parts && m / passes <= R && R <= (m + passes - 1) / passes) return true;
+  }
+  return false;
+}
+template <Format F, int T, bool near, int parts, int R> constexpr Pass fetching_pass() {
+  if constexpr (!there_is<F, T, parts, R>()) return nullptr;
+  else if constexpr (R * T < kLeastAhead) return rows<F, R, T, FetchNext<near, parts>>;
+  else return rows<F, R, T, FetchAhead<near, parts>>;
+}
+template <Format F, int T, bool near> constexpr Passes<T> passes_of() {
+  Passes<T> passes{kWideBlocks<F>, rows<F, kMost / T, T, FetchNothing>, {}};
+  [&]<int... i>(std::integer_sequence<int, i...>) {
+    constexpr int n = kMost / T;
+    ((passes.fetching[i / n][i % n] = fetching_pass<F, T, near, i / n + 1, i % n + 1>()), ...);
+  }(std::make_integer_sequence<int, kMostParts*(kMost / T)>());
+  return passes;
 }
 // By format: all that are not floats. Found in a table, as a step of few rows has many calls: a chain of comparisons took a tenth of those of four.
 template <int T, bool near> constexpr auto kPasses = []<int... f>(std::integer_sequence<int, f...>) {
   return std::array{passes_of<Format(f), T, near>()...};
 }(std::make_integer_sequence<int, int(Format::f32)>());
 
-// T tiles from `tile` on, in passes of about as many rows. The last passes fetch the next tiles, one each: all by one pass would come too late.
+// T tiles from `tile` on, in passes of about as many rows. The last passes fetch the next tiles, a part each.
 template <int T> inline void all_rows(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride,
                                       bool accumulate, Ahead* ahead) {
   const Passes<T>& passes = (kFetchesNear && m <= kMostNear ? kPasses<T, true> : kPasses<T, false>)[size_t(w.format)];
   constexpr int most = Passes<T>::kMostRows;
-  const int count = m <= most ? 1 : (m + most - 1) / most;
+  const int count = m <= most ? 1 : (m + most - 1) / most, parts = parts_of<T>(passes.wide, count);
   for (int r = 0, n, left = count; left > 0; r += n, left--) {
     n = left == 1 ? m - r : (m - r + left - 1) / left;
-    const NextTiles next = left > T ? 0 : count == 1 ? (1u << T) - 1 : 1u << (T - left);
-    const Pass pass = left <= T || n < most || any_ahead(ahead) ? passes.fetching[n - 1] : passes.early;
-    pass(w, w.tile(tile), x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate, next, ahead);
+    const bool fetches = left <= parts;
+    const Pass pass = fetches || n < most || any_ahead(ahead) ? passes.fetching[parts - 1][n - 1] : passes.early;
+    pass(w, w.tile(tile), x + size_t(r) * x_stride, x_stride, y + size_t(r) * y_stride, y_stride, accumulate,
+         fetches ? parts - left : kNoPart, ahead);
   }
 }
 

@@ -10,8 +10,10 @@ namespace quintet {
 // Row-wise work below this many floats is done before a second thread has heard of it.
 constexpr int kSerialFloats = 2048;
 // Rows for which it pays to read the weights once more. For each thread, as the more of them multiply, the less each has of what memory reads in a
-// second; more where weights are unpacked for all rows of a call.
-constexpr int kLeastBandOfThread = 6, kLeastBandOfPanels = 64;
+// second; more where weights are unpacked for all rows of a call, and where rows are wide: what bands spare, values that go from core to core, are fewer
+// then beside the products.
+constexpr int kLeastBandOfThread = 6, kLeastWideBandOfThread = 10, kLeastBandOfPanels = 64;
+constexpr int kWideRows = 1024;
 constexpr int kMostBand = 256;  // rows whose activations stay in a second-level cache
 constexpr int kPassRows = 4;    // that a product takes at once on AVX2: fewer cost nearly as much
 constexpr int kLongUnits = 64;  // rows that make a unit long even of a few tiles
@@ -79,7 +81,8 @@ template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, 
 // second-level cache. Weights are read once a band for that, which many rows pay for.
 template <class Some> void Model::products(Team::Walk& walk, int live, int count, Some some, Work work) {
   const int side = std::max(act_.side(), kPassRows), sides = (live + side - 1) / side;
-  const int least = act_.side() > 1 ? kLeastBandOfPanels : std::min(kLeastBandOfThread * team_.size(), kLeastBandOfPanels);
+  const int of_thread = config_.hidden < kWideRows ? kLeastBandOfThread : kLeastWideBandOfThread;
+  const int least = act_.side() > 1 ? kLeastBandOfPanels : std::min(of_thread * team_.size(), kLeastBandOfPanels);
   const int bands = std::max(std::clamp(live / least, 1, team_.size()), (live + kMostBand - 1) / kMostBand);
   const auto begin = [&](int band) { return std::min(live, sides * band / bands * side); };
   // Units of a thread: of few rows a unit is short, and its weights should be one stream; bands may differ by some rows. All are about as long, and as many
