@@ -33,8 +33,8 @@ class Activations {
   bool in_panels(size_t rows) const { return in_panels() && rows >= size_t(kernels_.least_of_panel); }
 
   // Tiles that a product of so many rows takes at once.
-  int side_by_side(int rows) const {
-    return kernels_.gemm_pair && !floats_ && rows >= kernels_.least_of_pair && !in_panels(size_t(rows)) ? 2 : 1;
+  int side_by_side(Format format, int rows) const {
+    return kernels_.gemm_pair && !floats_ && !in_panels(size_t(rows)) && kernels_.pairs(format, rows) ? 2 : 1;
   }
 
   // Room for so many rows of k, before they are put; few have no panels.
@@ -102,7 +102,7 @@ class Activations {
     for (int t = 0; by_panels && t < count; t++) kernels_.gemm_panels(w, tile + t, x.panels, by_panels, y + 16 * t, y_stride, accumulate);
     if (by_panels == m) return;
     const size_t done = size_t(by_panels), stride = bytes(w.cols);
-    const int most = side_by_side(m - by_panels);
+    const int most = side_by_side(w.format, m - by_panels);
     for (int t = 0, n; t < count; t += n) {
       n = std::min(most, count - t);
       const auto gemm = n == 2 ? kernels_.gemm_pair : kernels_.gemm_tile;

@@ -128,9 +128,9 @@ struct Kernels {
   void (*gemm_panels)(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate) = nullptr;
   int least_of_panel = 0;
 
-  // If there is one: as gemm_tile for two neighbouring tiles at once, 32 columns, of weights that are no floats. Worth it from `least_of_pair` rows on.
+  // If there is one: as gemm_tile for two neighbouring tiles at once, 32 columns, of weights that are no floats. Worth it where `pairs` says so.
   decltype(gemm_tile) gemm_pair = nullptr;
-  int least_of_pair = 0;
+  bool (*pairs)(Format format, int rows) = nullptr;
 
   int attend_pairs = 48;  // of row and query head that share keys and values, at most: more make floats of them fewer times
 

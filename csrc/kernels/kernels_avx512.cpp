@@ -21,7 +21,7 @@ template <int R, int T, class Fetching> inline void tile_q4(const Packed& w, con
   const __m512i low = _mm512_set1_epi8(15);
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + 320 * b;
-    fetching.template with<kLines<Format::q4>, T>(w, tile, b);
+    fetching.template with<lines_of(Format::q4), T>(w, tile, b);
     __m512i acc[T][R];
     for (int r = 0; r < R; r++)
       for (int t = 0; t < T; t++) acc[t][r] = _mm512_setzero_si512();
@@ -56,7 +56,7 @@ template <int R, int T, class Fetching> inline void tile_q8(const Packed& w, con
   const uint8_t* scales = tile + size_t(512) * size_t(w.blocks());
   TimesSums<R, -128, 0> starts;
   for (int b = 0; b < w.blocks(); b++) {
-    fetching.template with<kLines<Format::q8>, T>(w, tile, b);
+    fetching.template with<lines_of(Format::q8), T>(w, tile, b);
     starts.reach(x, b, w.blocks());
     __m512i acc[T][R];
     for (int r = 0; r < R; r++)
@@ -82,7 +82,7 @@ template <int R, int T, class Fetching> inline void tile_q8(const Packed& w, con
 constexpr int kMost = 12;
 // Fewer wait for their weights: beside them there is no time for what is ahead.
 constexpr int kLeastAhead = 8;
-constexpr int kLeastOfPair = 12;
+constexpr int kLeastOfPair = 8;
 constexpr int kMostNear = 24;  // rows that are multiplied in so little time that it matters where their weights are waited for
 
 template <Format Is, int R, int T, class Fetching> void rows(const Packed& w, const uint8_t* tile, const uint8_t* x, size_t x_stride,
@@ -111,7 +111,6 @@ using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, flo
 // By how many passes, one part each, the tiles are fetched that come after T: two in a pass have twice the lines, and if few passes fetched those of a wide
 // format, more than memory gives, the others would leave it idle. Of narrow ones two passes fetch just as many lines as there are.
 template <int T> constexpr int parts_of(bool wide, int passes) { return T == 1 ? 1 : passes == 2 || !wide ? 2 : passes < 5 ? 3 : 4; }
-template <Format F> constexpr bool kWideBlocks = kLines<F> > 5;
 constexpr int kMostParts = 4;
 
 template <int T> struct Passes {
@@ -124,7 +123,7 @@ template <int T> struct Passes {
 template <Format F, int T, int parts, int R> constexpr bool there_is() {
   for (int m = T == 1 ? 1 : kLeastOfPair; m <= 64; m++) {
     const int passes = (m + kMost / T - 1) / (kMost / T);
-    if (parts_of<T>(kWideBlocks<F>, passes) == parts && m / passes <= R && R <= (m + passes - 1) / passes) return true;
+    if (parts_of<T>(is_wide(F), passes) == parts && m / passes <= R && R <= (m + passes - 1) / passes) return true;
   }
   return false;
 }
@@ -134,7 +133,7 @@ template <Format F, int T, bool near, int parts, int R> constexpr Pass fetching_
   else return rows<F, R, T, FetchAhead<near, parts>>;
 }
 template <Format F, int T, bool near> constexpr Passes<T> passes_of() {
-  Passes<T> passes{kWideBlocks<F>, rows<F, kMost / T, T, FetchNothing>, {}};
+  Passes<T> passes{is_wide(F), rows<F, kMost / T, T, FetchNothing>, {}};
   [&]<int... i>(std::integer_sequence<int, i...>) {
     constexpr int n = kMost / T;
     ((passes.fetching[i / n][i % n] = fetching_pass<F, T, near, i / n + 1, i % n + 1>()), ...);
@@ -176,11 +175,15 @@ void gemm_pair(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int
   all_rows<2>(w, tile, x, x_stride, m, y, y_stride, accumulate, ahead);
 }
 
+// Two tiles in a pass are read with less for each product, which CPUs that multiply twice a cycle would wait for. Few rows of wide blocks wait for memory
+// instead, and that gives more to one tile after the other.
+bool pairs(Format format, int rows) { return rows >= (!kFetchesNear ? 12 : is_wide(format) ? 10 : kLeastOfPair); }
+
 constexpr Kernels table512(const char* name) {
   Kernels k = table(name, gemm_tile_avx512);
   k.quantize_blocks = quantize_blocks_avx512;
   k.gemm_pair = gemm_pair;
-  k.least_of_pair = kLeastOfPair;
+  k.pairs = pairs;
   k.attend_pairs = 96;
   k.least_ahead = kLeastAhead;
   return k;

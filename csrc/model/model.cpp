@@ -104,7 +104,7 @@ void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, const Ac
   for (int r0 = from; r0 < to; r0 += most) {
     const int n = std::min(most, to - r0);
     const Activations::View in = act_.from(rows, config_.hidden, size_t(r0 - from));
-    const int at_once = act_.side_by_side(n);
+    const int at_once = act_.side_by_side(part.up.format, n);
     for (int t = 0; t < 2; t += at_once) {  // in turns: while one multiplies, the other's next tile has time to come
       const int tile = part.first_tile + 2 * block + t;
       if (part.gate) act_.multiply(*part.gate, tile, at_once, in, n, gate + 16 * t, 32, false);

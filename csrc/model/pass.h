@@ -88,7 +88,7 @@ template <class Some> void Model::products(Team::Walk& walk, int live, int count
   // Units of a thread: of few rows a unit is short, and its weights should be one stream; bands may differ by some rows. All are about as long, and as many
   // for each thread: for one more than the others have, the others would wait.
   const int each = live >= kLongUnits ? 24 : bands > 1 ? 12 : 6;
-  const int side_by_side = act_.side_by_side(live), groups = (count + side_by_side - 1) / side_by_side;
+  const int side_by_side = act_.side_by_side(Format::q4, live), groups = (count + side_by_side - 1) / side_by_side;
   const int units = std::clamp(each * team_.size() / bands, 1, groups);
   const auto unit_begin = [&](int unit) { return std::min(count, int(int64_t(groups) * unit / units) * side_by_side); };
   walk.phase(

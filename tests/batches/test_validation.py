@@ -43,6 +43,7 @@ def found(folder: Path, text: str | bytes, asked: NewBatch = STRICT, limits: Lim
         (GOOD.replace('"method"', '"priority": 1, "method"'), "invalid_request", 1),
         (GOOD.replace('"method": "POST", ', ""), "invalid_method", 1),
         (GOOD.replace("/v1/completions", "/v1/chat/completions"), "mismatched_url", 1),
+        (GOOD.replace('"url": "/v1/completions", ', ""), "mismatched_url", 1),
         (f"{GOOD}\n{GOOD}", "duplicate_custom_id", 2),
         ("\n".join(GOOD.replace('"a"', f'"{number}"') for number in range(11)), "too_many_tasks", 11),
         (GOOD.replace('"x"', f'"{"x" * 600}"'), "line_too_long", 1),

@@ -11,7 +11,7 @@ from tests.dialects.tables import WRONG, Checking, bounds, each, table_in_docs
 from tests.support.preparing import service
 
 from quintet.dialects.base import Dialect, Parsed
-from quintet.dialects.fields import Field, Status, table
+from quintet.dialects.fields import Field, table
 from quintet.dialects.fireworks import dialect as fireworks
 from quintet.dialects.together import dialect as together
 from quintet.errors import BadRequest, Unsupported
@@ -46,12 +46,6 @@ def parse(dialect: str, data: bytes) -> Parsed:
     return DIALECTS[dialect][0].parse(data, fresh_seed=7)
 
 
-def later(dialect: str, name: str) -> bool:
-    """Whether the field, or the object it is in, is not there yet."""
-    parents = {name, name.partition(".")[0]}
-    return any(field.status is Status.LATER for field in DIALECTS[dialect][1] if field.name in parents)
-
-
 @pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: [None]))
 def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> None:
     if field.shown == "required":
@@ -60,7 +54,7 @@ def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> Non
         assert (caught.value.code, caught.value.param) in {
             ("missing_required_parameter", field.name),
             ("unsupported_parameter", field.name.partition(".")[0]),
-        } or later(dialect, field.name)
+        }
         return
     without = json.loads(body(field, value))
     outer, _, inner = field.name.rpartition(".")
@@ -73,7 +67,7 @@ def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> Non
         got: object = parse(dialect, body(field, value))
     except BadRequest as error:
         got = str(error)
-    assert got == expected or later(dialect, field.name)
+    assert got == expected
 
 
 @pytest.mark.fault("A02")
@@ -81,8 +75,8 @@ def test_null_means_unset(dialect: str, field: Field[Any], value: object) -> Non
 def test_a_value_of_the_wrong_type_is_refused_by_name(dialect: str, field: Field[Any], value: object) -> None:
     with pytest.raises(BadRequest) as caught:
         parse(dialect, body(field, value))
-    assert caught.value.param.startswith(field.name) or (later(dialect, field.name) and caught.value.param == field.name.partition(".")[0])
-    assert caught.value.code == "invalid_type" or later(dialect, field.name)
+    assert caught.value.param.startswith(field.name)
+    assert caught.value.code == "invalid_type"
 
 
 @pytest.mark.fault("A08", "B05")
@@ -90,18 +84,15 @@ def test_a_value_of_the_wrong_type_is_refused_by_name(dialect: str, field: Field
 def test_a_value_outside_the_range_is_refused_by_name(dialect: str, field: Field[Any], value: object) -> None:
     with pytest.raises(BadRequest) as caught:
         parse(dialect, body(field, value))
-    assert caught.value.param.startswith(field.name) or (later(dialect, field.name) and caught.value.param == field.name.partition(".")[0])
+    assert caught.value.param.startswith(field.name)
     assert len(str(caught.value)) < 300
 
 
 @pytest.mark.fault("A08")
 @pytest.mark.parametrize(("dialect", "field", "value"), each(DIALECTS, lambda field: bounds(field.kind)[0]))
-def test_a_value_at_the_bound_is_taken_or_said_to_be_not_there_yet(dialect: str, field: Field[Any], value: object) -> None:
+def test_a_value_at_the_bound_is_taken(dialect: str, field: Field[Any], value: object) -> None:
     try:
         parse(dialect, body(field, value))
-    except Unsupported as error:
-        assert later(dialect, field.name)
-        assert error.param == field.name.partition(".")[0]
     except BadRequest as error:
         # A rule over several fields: a type is required, and `schema` and `grammar` are not allowed with every type.
         assert field.name in ("response_format", "response_format.type", "thinking")

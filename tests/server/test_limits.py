@@ -284,6 +284,12 @@ def test_a_key_for_models_that_are_not_there_is_told_of_the_name_it_asked_for(tm
         assert said in answer.json()["message"]
 
 
+def test_a_key_that_may_use_a_model_may_call_it_by_its_other_names(tmp_path: Path) -> None:
+    with tenant(tmp_path, Key(b"", models=("cat",)), ("cat", "also")) as alice:
+        assert [alice.ask(base("openai"), model=name).json()["model"] for name in ("cat", "also")] == ["cat", "also"]
+        assert [one["id"] for one in alice.get("/v1/models").json()["data"]] == ["cat", "also"]
+
+
 def test_a_moderation_model_that_a_key_may_not_use_is_not_there_for_it(tmp_path: Path) -> None:
     with tenant(tmp_path, Key(b"", models=("own",)), ("shared", "own")) as alice:
         told = [alice.ask(base("together"), model="own", safety_model=name) for name in ("shared", "nothing", "own")]
