@@ -46,6 +46,12 @@ def test_a_key_file_holds_keys_plain_or_hashed_one_a_line_with_comments(tmp_path
     assert not any(opens(keys, wrong) for wrong in ("# Ada", "Ada", digest, f"sha256:{digest}", ""))
 
 
+def test_a_key_that_is_given_as_well_as_kept_has_what_it_was_given_with(tmp_path: Path) -> None:
+    given = Key(hashlib.sha256(b"sk-both").digest(), name="given")
+    found = KeyRing([given], [KeyFile(written(tmp_path / "keys", "sk-both\n"))], Clock(), lambda: 0.0).find(b"sk-both")
+    assert found is not None and found.name == "given"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -302,3 +302,10 @@ def test_what_is_cut_off_is_neither_thinking_nor_predicted() -> None:
     assert counted(8, 3) == counted(3, 3) == (3, 3, (3, 3))
     assert counted(8, 8) == (8, 6, (6, 0))
     assert all(counted(8, cut) == counted(cut, cut) for cut in range(9))
+
+
+def test_the_end_of_text_that_breaks_thinking_off_is_no_token_of_it() -> None:
+    thinking = Thinking(b"<", b">c", (LESS, MORE_C), inside=True)
+    made = Choice(0, logprobs=False, start=0, echo=None, patterns=(), include=False, seed=9, labels=LABELS, thinking=thinking)
+    feed(made, [token(A), token(B), token(EOS, finish=Finish.EOS)])
+    assert (made.completion_tokens, made.reasoning_tokens) == (3, 2)
