@@ -108,8 +108,8 @@ template <Format Is, int R, int T, class Fetching> void rows(const Packed& w, co
 }
 
 using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool, int, Ahead*);
-// By how many passes, one part each, the tiles are fetched that come after T: two in a pass have twice the lines, and if few passes fetched those of a wide
-// format, more than memory gives, the others would leave it idle. Of narrow ones two passes fetch just as many lines as there are.
+// The last passes over T tiles fetch the next T, one part each. By too few, wide blocks would be more than memory gives in their time, and it would be idle in
+// the others'. Of narrow ones two passes fetch just as many lines as there are.
 template <int T> constexpr int parts_of(bool wide, int passes) { return T == 1 ? 1 : passes == 2 || !wide ? 2 : passes < 5 ? 3 : 4; }
 constexpr int kMostParts = 4;
 
@@ -119,13 +119,9 @@ template <int T> struct Passes {
   Pass early;                            // of kMostRows, if others fetch the next tiles and nothing is ahead
   Pass fetching[kMostParts][kMostRows];  // one of 1 part and more, of 1 row and more; null where there is none
 };
-// Passes are about as long: if they are so many that they have so many parts, so many rows are in each.
+// Passes are about as long, so those of a pair have at least half of its least rows.
 template <Format F, int T, int parts, int R> constexpr bool there_is() {
-  for (int m = T == 1 ? 1 : kLeastOfPair; m <= 64; m++) {
-    const int passes = (m + kMost / T - 1) / (kMost / T);
-    if (parts_of<T>(is_wide(F), passes) == parts && m / passes <= R && R <= (m + passes - 1) / passes) return true;
-  }
-  return false;
+  return T == 1 ? parts == 1 : 2 * R >= kLeastOfPair && (parts == 2 || (is_wide(F) && parts > 2));
 }
 template <Format F, int T, bool near, int parts, int R> constexpr Pass fetching_pass() {
   if constexpr (!there_is<F, T, parts, R>()) return nullptr;
