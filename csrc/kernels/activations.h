@@ -120,8 +120,8 @@ class Activations {
   }
   // Of a row those from `first` on.
   static Blocks blocks(uint8_t* row, int k, int first) {
-    float* scale = reinterpret_cast<float*>(row + k) + first;
-    return {row + 32 * first, scale, scale + k / 32, reinterpret_cast<Sums*>(scale + 2 * (k / 32))};
+    float* scale = reinterpret_cast<float*>(row + k);
+    return Blocks{row, scale, scale + k / 32, reinterpret_cast<Sums*>(scale + 2 * (k / 32))}.from(first);
   }
   static void copy(const uint8_t* q, float scale, float minimum, Sums sum, const Blocks& to) {  // one
     std::memcpy(to.q, q, 32);

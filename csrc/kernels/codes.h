@@ -17,6 +17,7 @@ struct Coding {
   constexpr size_t minimum_at() const { return scale_at() + size_t(32 * scales); }
   constexpr size_t block() const { return scale_at() + (apart ? 0 : size_t(32 * scales * (minima ? 2 : 1))); }
   constexpr size_t tile(size_t blocks) const { return (blocks * (block() + (apart ? 32 : 0)) + 63) / 64 * 64; }
+  constexpr int lines() const { return int(tile(1) / 64); }  // of the cache, that a block has with its scales
 };
 
 constexpr int8_t kUneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};  // IQ4's

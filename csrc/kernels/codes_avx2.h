@@ -58,13 +58,12 @@ template <Format F> inline __m256i table_of() {
 
 template <Format F, int R, bool Fetch> inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, __m256 (&f)[R][2]) {
   constexpr Coding c = coding(F);
-  constexpr int lines = int((c.block() + (c.apart ? 32 : 0) + 63) / 64);
   const __m256i table = table_of<F>();
   const uint16_t* apart = reinterpret_cast<const uint16_t*>(tile + c.block() * size_t(w.blocks()));
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + c.block() * size_t(b);
     const uint16_t* scales = c.apart ? apart + 16 * b : reinterpret_cast<const uint16_t*>(block + c.scale_at());
-    if (Fetch) fetch_next<lines>(w, tile, b);
+    if (Fetch) fetch_next<c.lines()>(w, tile, b);
 #pragma GCC unroll 2
     for (int t = 0; t < 2; t++) {
       __m256i acc[R];

@@ -7,9 +7,7 @@
 namespace quintet {
 namespace {
 
-// Of a block, with its scales.
-constexpr int lines_of(Format f) { return int((coding(f).block() + (coding(f).apart ? 32 : 0) + 63) / 64); }
-constexpr bool is_wide(Format f) { return lines_of(f) > lines_of(Format::q4); }
+constexpr bool is_wide(Format f) { return coding(f).lines() > coding(Format::q4).lines(); }  // its blocks
 template <Format F> constexpr int kTooLarge = coding(F).offset + (F == Format::q8h || coding(F).table ? 128 : 0);
 
 // Codes of the values 16 * half + 4 * g .. + 3 of each lane.
@@ -47,7 +45,7 @@ inline void tile_codes(const Packed& w, const uint8_t* tile, const Rows<R>& x, F
   TimesSums<R, 0, 1> first_sum;
   TimesSums<R, 1, -1> second_sum;
   for (int b = 0; b < w.blocks(); b++) {
-    fetching.template with<lines_of(F), T>(w, tile, b);
+    fetching.template with<c.lines(), T>(w, tile, b);
     if (off) first.reach(x, b, w.blocks());
     if (off && halves) second.reach(x, b, w.blocks());
     if (minima) first_sum.reach(x, b, w.blocks()), second_sum.reach(x, b, w.blocks());

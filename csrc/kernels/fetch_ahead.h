@@ -26,9 +26,7 @@ template <bool near, int parts> class FetchNext {
   template <int lines, int T> void with(const Packed& w, const uint8_t* tile, int b) {
     if (part_ == kNoPart) return;
     constexpr int each = (lines * T + parts - 1) / parts;
-    const uint8_t* from = tile + w.tile_bytes * size_t(T) + 64 * each * size_t((parts > 1 ? w.blocks() * part_ : 0) + b);
-#pragma GCC unroll 18
-    for (int i = 0; i < each; i++) near ? fetch_near(from + 64 * i) : fetch(from + 64 * i);
+    fetch_lines<each, near>(tile + w.tile_bytes * size_t(T) + 64 * each * size_t((parts > 1 ? w.blocks() * part_ : 0) + b));
   }
 
  private:

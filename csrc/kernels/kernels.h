@@ -45,6 +45,7 @@ struct Blocks {
   uint8_t* q;
   float *scale, *minimum;
   Sums* sum;
+  Blocks from(int at) const { return {q + 32 * at, scale + at, minimum + at, sum + at}; }
 };
 inline size_t panel_bytes(int k) { return size_t(k / 32) * sizeof(PanelBlock); }
 

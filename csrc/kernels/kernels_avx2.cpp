@@ -57,7 +57,7 @@ template <int R, bool Fetch> inline void tile_q4(const Packed& w, const uint8_t*
   const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
   scaled_blocks<R, true>(w, tile + 256, 320, x, f, [&](int b, __m256i(&sums)[R][2]) {
     const uint8_t* block = tile + 320 * b;
-    if (Fetch) fetch_next<5>(w, tile, b);
+    if (Fetch) fetch_next<coding(Format::q4).lines()>(w, tile, b);
     __m256i acc[R][2];
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
@@ -113,7 +113,7 @@ template <int R, bool Fetch, bool Short> inline void tile_q8(const Packed& w, co
   const __m256i one = _mm256_set1_epi16(1);
   scaled_blocks<R, false>(w, tile + size_t(512) * size_t(w.blocks()), 32, x, f, [&](int b, __m256i(&acc)[R][2]) {
     const uint8_t* block = tile + size_t(512) * size_t(b);
-    if (Fetch) fetch_next<9>(w, tile, b);
+    if (Fetch) fetch_next<coding(Format::q8).lines()>(w, tile, b);
     __m256i sums[R][2];
     for (int r = 0; r < R; r++)
       for (int i = 0; i < 2; i++) sums[r][i] = Short ? shorts[b].half[i] : _mm256_setzero_si256();

@@ -21,7 +21,7 @@ template <int R, int T, class Fetching> inline void tile_q4(const Packed& w, con
   const __m512i low = _mm512_set1_epi8(15);
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = tile + 320 * b;
-    fetching.template with<lines_of(Format::q4), T>(w, tile, b);
+    fetching.template with<coding(Format::q4).lines(), T>(w, tile, b);
     __m512i acc[T][R];
     for (int r = 0; r < R; r++)
       for (int t = 0; t < T; t++) acc[t][r] = _mm512_setzero_si512();
@@ -56,7 +56,7 @@ template <int R, int T, class Fetching> inline void tile_q8(const Packed& w, con
   const uint8_t* scales = tile + size_t(512) * size_t(w.blocks());
   TimesSums<R, -128, 0> starts;
   for (int b = 0; b < w.blocks(); b++) {
-    fetching.template with<lines_of(Format::q8), T>(w, tile, b);
+    fetching.template with<coding(Format::q8).lines(), T>(w, tile, b);
     starts.reach(x, b, w.blocks());
     __m512i acc[T][R];
     for (int r = 0; r < R; r++)

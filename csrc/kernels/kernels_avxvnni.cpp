@@ -28,12 +28,11 @@ template <Format F> inline __m256i unsigned_codes(const uint8_t* columns, int ha
 
 template <Format F, int R, bool Fetch> inline void tile(const Packed& w, const uint8_t* from, const Rows<R>& x, __m256 (&f)[R][2]) {
   constexpr Coding c = coding(F);
-  constexpr int lines = int((c.block() + (c.apart ? 32 : 0) + 63) / 64);
   const __m256i table = table_of<F>();
   const uint8_t* apart = from + c.block() * size_t(w.blocks());
   for (int b = 0; b < w.blocks(); b++) {
     const uint8_t* block = from + c.block() * size_t(b);
-    if (Fetch) fetch_next<lines>(w, from, b);
+    if (Fetch) fetch_next<c.lines()>(w, from, b);
     __m256i acc[R][2];
 #pragma GCC unroll 2
     for (int half = 0; half < 2; half++) {

@@ -34,11 +34,14 @@ template <int R> inline void fetch_results(const float* y, size_t y_stride) {
   for (int r = 0; r < R; r++) fetch_near(y + size_t(r) * y_stride);
 }
 
+template <int count, bool near = false> inline void fetch_lines(const uint8_t* from) {
+#pragma GCC unroll 18
+  for (int i = 0; i < count; i++) near ? fetch_near(from + 64 * i) : fetch(from + 64 * i);
+}
+
 // With block b of a tile: lines [b * lines, (b + 1) * lines) of the next one. In an 8-bit tile 9, so that its scales are among them.
-template <int lines, bool near = false> inline void fetch_next(const Packed& w, const uint8_t* tile, int b) {
-  const uint8_t* from = tile + w.tile_bytes + 64 * lines * size_t(b);
-#pragma GCC unroll 9
-  for (int i = 0; i < lines; i++) near ? fetch_near(from + 64 * i) : fetch(from + 64 * i);
+template <int lines> inline void fetch_next(const Packed& w, const uint8_t* tile, int b) {
+  fetch_lines<lines>(tile + w.tile_bytes + 64 * lines * size_t(b));
 }
 
 // Whether the hardware, such as has no AVX-512, fetches its tiles by itself, as long as each is read only once.

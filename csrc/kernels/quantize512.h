@@ -30,15 +30,13 @@ inline __m512i bytes_of(const __m512* a, const __m512* b, const float* inverse) 
   return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(words[0], words[1]));
 }
 
-inline Blocks from(const Blocks& to, int at) { return {to.q + 32 * at, to.scale + at, to.minimum + at, to.sum + at}; }
-
 inline void quantize_four(const float* x, const Blocks& to, int at) {
   __m512 a[4], b[4];
   for (int i = 0; i < 4; i++) a[i] = V::load(x + 32 * i), b[i] = V::load(x + 32 * i + 16);
   const __m512i quarters = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0);
   const __m256 amax = _mm512_castps512_ps256(_mm512_permutexvar_ps(quarters, magnitudes(a, b))), most = _mm256_set1_ps(127.0f);
   const __m128 infinity = _mm_set1_ps(std::numeric_limits<float>::infinity());
-  if (_mm_movemask_ps(_mm_cmp_ps(_mm256_castps256_ps128(amax), infinity, _CMP_NLT_UQ))) return quantize_blocks(x, 4, from(to, at));
+  if (_mm_movemask_ps(_mm_cmp_ps(_mm256_castps256_ps128(amax), infinity, _CMP_NLT_UQ))) return quantize_blocks(x, 4, to.from(at));
   const __m256 scales = _mm256_div_ps(_mm256_blend_ps(amax, most, 0xf0), _mm256_blend_ps(most, amax, 0xf0));  // amax / 127, 127 / amax
   const __m128 scale = _mm256_castps256_ps128(scales);
   const __m128 large = _mm_cmp_ps(_mm256_castps256_ps128(amax), _mm_set1_ps(kLeastMagnitude), _CMP_GT_OQ);
@@ -66,7 +64,7 @@ inline void quantize_four(const float* x, const Blocks& to, int at) {
 void quantize_blocks_avx512(const float* x, int n, const Blocks& to) {
   int at = 0;
   for (; at + 4 <= n; at += 4) quantize_four(x + 32 * at, to, at);
-  if (at < n) quantize_blocks(x + 32 * at, n - at, from(to, at));
+  if (at < n) quantize_blocks(x + 32 * at, n - at, to.from(at));
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ template <class Some> void Model::products(Team::Walk& walk, int live, int count
   const int bands = std::max(std::clamp(live / least, 1, team_.size()), (live + kMostBand - 1) / kMostBand);
   const auto begin = [&](int band) { return std::min(live, sides * band / bands * side); };
   // Units of a thread: of few rows a unit is short, and its weights should be one stream; bands may differ by some rows. All are about as long, and as many
-  // for each thread: for one more than the others have, the others would wait.
+  // for each thread: for one more than the others have, the others would wait. Pairs stay together, of whatever format: q4's begin at the fewest rows.
   const int each = live >= kLongUnits ? 24 : bands > 1 ? 12 : 6;
   const int side_by_side = act_.side_by_side(Format::q4, live), groups = (count + side_by_side - 1) / side_by_side;
   const int units = std::clamp(each * team_.size() / bands, 1, groups);
