@@ -24,6 +24,7 @@ constexpr int kBlockPages = 8;
 constexpr int kBytesAhead = 2 * kAhead, kScalesAhead = 16;  // pages from the one that is computed to the one that is fetched
 constexpr int kByteRows = kWide ? 6 : 4;                    // whose sums stay in registers: 6 x 4 of 16 lanes, or 4 x 1
 constexpr float kQueryMost = 16383, kWeightMost = 16383;
+constexpr float kMostScore = 1 << 30;   // log2(e) times a larger one is rounded by more than exponents go up to: it is subtracted first
 constexpr float kLeastWeight = 1e-30f;  // below it a block weighs nothing, and 16383 / weight need not be finite
 
 // Numbers of a row as they are multiplied: their parts, what sums begin with, and what these are to be multiplied by.
@@ -194,6 +195,10 @@ inline float to_weights(const Bytes& a, const Room& room, int r) {
   constexpr int most_blocks = 8;
   float* row = room.scores + size_t(r) * room.stride;
   auto [max, sum] = softmax_begin(a, r, row);
+  if (std::fabs(V::hmax(max)) > kMostScore) {
+    for (int i = 0; i <= a.position[r]; i += 16) V::store(row + i, V::sub(V::load(row + i), max));
+    max = V::set1(0.0f);
+  }
   const F per_score = V::set1(log2_e), shift = V::mul(max, V::set1(-log2_e));
   Weights blocks[most_blocks];
   for (int page = 0; page < room.pages;) {

@@ -148,6 +148,16 @@ inline void attention16(const Kernels& k, Results& out) {
   out["attention of halves"] = d.h;
 }
 
+// Scores so large that what rounds them is beyond all exponents: a row is the values of the token that it scores highest.
+inline std::vector<float> attend_large(const Kernels& k, const Pages8& pages, Rows rows, Way way) {
+  for (auto& query : rows.queries)
+    for (float& value : query) value *= 1e10f;
+  const auto all = attend_rows(k, pages, rows, 0, kAttentionRows, 0, way);
+  for (float value : all)
+    if (!(std::fabs(value) < 4.0f)) std::fprintf(stderr, "LARGE %s: %g\n", k.name, double(value)), std::abort();
+  return all;
+}
+
 inline void attention8(const Kernels& k, Results& out) {
   Digest d;
   Random r;
@@ -159,6 +169,7 @@ inline void attention8(const Kernels& k, Results& out) {
       pages.scale(kAttentionPages - 1, 31) = 0x7e00;  // beyond every row: NaN, which none may see
       const auto all = attend_all(k, pages, rows, way);
       d.add(all);
+      d.add(attend_large(k, pages, rows, way));
       for (int page : kUnsoundPages)
         for (int i : {kSlot, 16 + kSlot}) {  // a key, or a value
           const uint16_t sound = std::exchange(pages.scale(page, i), uint16_t(0x7c00));
