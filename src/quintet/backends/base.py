@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from operator import add
 from typing import NamedTuple, Protocol
 
-from quintet.errors import CLOSING, EngineFailed, Loading, Overloaded
+from quintet.errors import EngineFailed, Loading, Overloaded
 from quintet.events import TokenEvent
 from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.sequence import Prepared
@@ -163,7 +163,7 @@ def require_open(state: State, retry_after: float = 1.0) -> None:
     if state is State.DEAD:
         raise EngineFailed("The engine has failed.")
     if state in (State.DRAINING, State.CLOSED):
-        raise Overloaded(CLOSING, retry_after)
+        raise Overloaded("The engine is shutting down.", retry_after)  # with the server, or its model is unloaded
 
 
 class Backend(Protocol):
