@@ -41,8 +41,8 @@ class Arena {
   size_t used_ = 0;  // of the last region
 };
 
-// A vector that begins a line of the cache. 16 floats are a line: where they begin one, no load takes two, and threads that write neighbours of such
-// 16 do not take a line from each other.
+// A vector that begins a line of the cache. 16 floats are a line: where they begin one, no load takes two, and threads that write
+// neighbours of such 16 do not take a line from each other.
 template <class T> struct LineAllocator {
   using value_type = T;
   static constexpr std::align_val_t kLine{64};

@@ -16,7 +16,8 @@ inline void relax() {
 }
 // Units last from one to some hundred microseconds: longer than this and the core is better given away.
 constexpr int kSpins = 2000;
-// Between two runs of a step lies the interpreter's part, some 50 to 150 microseconds, and whoever sleeps is late for the next one by as much.
+// Between two runs of a step lies the interpreter's part, some 50 to 150 microseconds, and whoever sleeps is late for the next one by as
+// much.
 constexpr int kSpinsBetweenRuns = 8000;
 
 // Whether it came true in that time.

@@ -4,8 +4,9 @@
 // that the machine takes away delays at most the unit it holds, and the others go on at full speed without it. The split decides who
 // computes a value, never how: results do not depend on the number of threads.
 //
-// Phases last some microseconds, and a line of the cache takes a tenth of one from core to core. So a thread touches what is shared as seldom as can be:
-// it claims its own units on a line of its own, says once that it has done them, and looks at the others' only if the phase is not over then.
+// Phases last some microseconds, and a line of the cache takes a tenth of one from core to core. So a thread touches what is shared as
+// seldom as can be: it claims its own units on a line of its own, says once that it has done them, and looks at the others' only if the
+// phase is not over then.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -34,8 +35,8 @@ class Team {
     Walk(Team& team, int thread)
         : thread(thread), team_(team), spent_(team.spent_[size_t(thread)]), phase_(team.walked_.phase), due_(team.walked_.due) {}
 
-    // Do units [0, units), fewer than 2^24, each by one thread; go on when all are done. A thread begins with a run of neighbours, its share, so that
-    // what it reads is one stream; then it helps with what is left of the others'.
+    // Do units [0, units), fewer than 2^24, each by one thread; go on when all are done. A thread begins with a run of neighbours, its
+    // share, so that what it reads is one stream; then it helps with what is left of the others'.
     template <class Unit> void phase(int units, Unit unit, Work work = Work::other) {
       if (units <= 0) return;
       phase_++;
@@ -82,8 +83,9 @@ class Team {
     uint64_t phase_, due_;  // the number of the phase, and of the units of all phases until its end
   };
 
-  // Run `work` on every thread of the team, the caller being thread 0; returns when all have returned. One caller at a time; `work` must not throw.
-  // `meanwhile`, if there is one, the caller does first, once the others have begun; it must not throw either, nor ask for the team.
+  // Run `work` on every thread of the team, the caller being thread 0; returns when all have returned. One caller at a time; `work` must
+  // not throw. `meanwhile`, if there is one, the caller does first, once the others have begun; it must not throw either, nor ask for the
+  // team.
   void run(const std::function<void(Walk&)>& work, const std::function<void()>& meanwhile = nullptr);
 
   // One phase, for those who need no more.
@@ -96,9 +98,9 @@ class Team {
   std::vector<Spent::Seconds> end_counting();
 
  private:
-  // How far the units of a thread's share are claimed, in which phase: `phase` << 24 | next unit. Phases have numbers that only grow (and wrap), so
-  // nothing has to be set back, and a thread that is behind takes nothing of a later phase. On a line of its own: as long as nobody helps, its thread
-  // claims without asking another core.
+  // How far the units of a thread's share are claimed, in which phase: `phase` << 24 | next unit. Phases have numbers that only grow (and
+  // wrap), so nothing has to be set back, and a thread that is behind takes nothing of a later phase. On a line of its own: as long as
+  // nobody helps, its thread claims without asking another core.
   class alignas(64) Share {
    public:
     int claim(uint64_t phase, int64_t from, int64_t to) {

@@ -6,9 +6,9 @@
 
 namespace quintet {
 
-// outside: between two runs of the team. waiting: for the other threads of a phase. norms: of whole rows, with what quantises them; of a few rows that is
-// the product's. rotation: norms, rotation and storing of heads, where units of attention do not do it. heads: quantising what attention makes,
-// where heads are no whole blocks. gate_up: with activation and quantising.
+// outside: between two runs of the team. waiting: for the other threads of a phase. norms: of whole rows, with what quantises them; of a
+// few rows that is the product's. rotation: norms, rotation and storing of heads, where units of attention do not do it. heads: quantising
+// what attention makes, where heads are no whole blocks. gate_up: with activation and quantising.
 enum class Work {
   outside,
   waiting,

@@ -1,6 +1,6 @@
-// Rows of activations as the products read them: quantised, or floats where all weights are kept floats. Where the instruction set multiplies 16 rows at
-// once (Kernels::gemm_panels), quantised rows are laid together in panels as well: those that threads put one by one by who multiplies them, those that are
-// put 16 at a time at once, and then they lie there alone.
+// Rows of activations as the products read them: quantised, or floats where all weights are kept floats. Where the instruction set
+// multiplies 16 rows at once (Kernels::gemm_panels), quantised rows are laid together in panels as well: those that threads put one by one
+// by who multiplies them, those that are put 16 at a time at once, and then they lie there alone.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -43,7 +43,8 @@ class Activations {
     m.in_panels = in_panels(rows);
     reserve(m.panels, rows, k);
   }
-  // Of rows that threads put one by one: they would wait for each other's lines if they put them into panels as well. Who reads them lays his own.
+  // Of rows that threads put one by one: they would wait for each other's lines if they put them into panels as well. Who reads them lays
+  // his own.
   void reserve_rows(Matrix& m, size_t rows, int k) const {
     if (m.rows.size() < rows * bytes(k)) m.rows.resize(rows * bytes(k));
   }
@@ -95,8 +96,8 @@ class Activations {
     return {v.rows + row * bytes(k), v.panels ? v.panels + row / kPanelRows * panel_bytes(k) : nullptr, v.ahead};
   }
 
-  // Kernels::gemm_tile of the first m rows of x with `count` tiles from `tile` on, whose columns are side by side in y: by panels and pairs of tiles as far
-  // as that is faster.
+  // Kernels::gemm_tile of the first m rows of x with `count` tiles from `tile` on, whose columns are side by side in y: by panels and pairs
+  // of tiles as far as that is faster.
   void multiply(const Packed& w, int tile, int count, const View& x, int m, float* y, size_t y_stride, bool accumulate) const {
     const int rest = m % kPanelRows, by_panels = !in_panels() ? 0 : rest < kernels_.least_of_panel ? m - rest : m;
     for (int t = 0; by_panels && t < count; t++) kernels_.gemm_panels(w, tile + t, x.panels, by_panels, y + 16 * t, y_stride, accumulate);

@@ -1,6 +1,7 @@
-// Attention of query rows over the pages of one KV head, once, over the 16-lane type V of the including file. Cells of fp16 have two ways: one for
-// up to four rows (attend_few.h) and one for many (attend_block.h). In both a score is one chain of FMAs in the order of the dimensions and an output
-// one in the order of the tokens, however many chains run side by side: so they give the same bits. Cells of bytes: attend_bytes.h.
+// Attention of query rows over the pages of one KV head, once, over the 16-lane type V of the including file. Cells of fp16 have two ways:
+// one for up to four rows (attend_few.h) and one for many (attend_block.h). In both a score is one chain of FMAs in the order of the
+// dimensions and an output one in the order of the tokens, however many chains run side by side: so they give the same bits. Cells of
+// bytes: attend_bytes.h.
 #pragma once
 #include "kernels/attend_block.h"
 #include "kernels/attend_bytes.h"

@@ -1,13 +1,13 @@
-// Attention over keys and values of 8 bits (attend_bytes.h) with AMX, for 16 rows and more: the same integers, so the same bits. A page's keys of 64
-// dimensions are a tile as they lie; of values, the pages of a block are put together first, so that a tile has 64 tokens. Queries and weights are the other
-// operand, upper and lower parts one after the other, with sums of their own.
+// Attention over keys and values of 8 bits (attend_bytes.h) with AMX, for 16 rows and more: the same integers, so the same bits. A page's
+// keys of 64 dimensions are a tile as they lie; of values, the pages of a block are put together first, so that a tile has 64 tokens.
+// Queries and weights are the other operand, upper and lower parts one after the other, with sums of their own.
 //
 //   for each 16 rows: for each page: upper * keys, lower * keys             -> scores
 //   for each row:     softmax, as without AMX                               -> weights
 //   for each block: its values together; for each 16 rows: for each 16 dimensions: upper * values, lower * values -> out
 //
-// What is left of 16 rows begins earlier: some of its rows were done before. A tile whose rows straddle lines takes six times as long to load, so all that
-// becomes one begins a line.
+// What is left of 16 rows begins earlier: some of its rows were done before. A tile whose rows straddle lines takes six times as long to
+// load, so all that becomes one begins a line.
 #include "kernels/vec_avx512.h"
 #include <vector>
 #include "kernels/attend_bytes.h"
@@ -33,12 +33,14 @@ struct Parts {
   size_t lower, stride;
 };
 
-// Products, of which the next is begun before the sums of one are used: begin(0), then for each i begin(i + 1), or store(i) for the last one, and sum(i, ...).
+// Products, of which the next is begun before the sums of one are used: begin(0), then for each i begin(i + 1), or store(i) for the last
+// one, and sum(i, ...).
 struct Ahead {
   Own& own;
 
   void store(int i) { tile_store<0>(own.upper[i % kKept]), tile_store<3>(own.lower[i % kKept]); }
-  // Of the sums of product i - 1 what is in the tiles goes to memory; then those of i are made of `steps` tiles of cells, `apart` bytes from one to the next.
+  // Of the sums of product i - 1 what is in the tiles goes to memory; then those of i are made of `steps` tiles of cells, `apart` bytes
+  // from one to the next.
   void begin(int i, const Parts& rows, const uint8_t* cells, size_t apart, int steps) {
     if (i) store(i - 1);
     tile_zero<0>();

@@ -1,7 +1,7 @@
 // Attention of many query rows over the pages of one KV head: what a prompt needs. Once, over the 16-lane type V of the including file.
 //
-// The keys of a block of pages are made floats once and stay in the first-level cache while every row's scores are computed from them; when all
-// scores are there, the softmax; then the same with the values:
+// The keys of a block of pages are made floats once and stay in the first-level cache while every row's scores are computed from them; when
+// all scores are there, the softmax; then the same with the values:
 //
 //   for each block: keys as [dimension][page][16 tokens]      for each 6 rows: scores of 4 pages, or as many as they see, 24 chains of FMAs
 //                                                             and, while they are in registers, the greatest of each row so far
@@ -9,8 +9,8 @@
 //   for each block: values as [token][dimension]              for each 6 rows: 4 x 16 dimensions, 24 chains that go on from `out`
 //
 // Of a block that they all see, the first 6 rows make the floats while they use them: conversions and stores take other units than FMAs do.
-// One output is the same chain of FMAs as in attend_few.h, in the order of dimensions or tokens, so the bits are the same however rows are put
-// together. Instruction sets whose registers hold fewer lanes do one page, or one block of 16 dimensions, at a time.
+// One output is the same chain of FMAs as in attend_few.h, in the order of dimensions or tokens, so the bits are the same however rows are
+// put together. Instruction sets whose registers hold fewer lanes do one page, or one block of 16 dimensions, at a time.
 #pragma once
 #include <algorithm>
 #include "kernels/attend_shared.h"
@@ -54,8 +54,8 @@ inline int pages_seen(const Halves& a, int from) {
   return (*std::min_element(a.position + from, a.position + std::min(from + kTileRows, a.rows)) + 1) / 16;
 }
 
-// Of these the ones whose scores the softmax takes as they are, so that their maximum is known with them: a pass less over scores that fill the
-// second-level cache.
+// Of these the ones whose scores the softmax takes as they are, so that their maximum is known with them: a pass less over scores that fill
+// the second-level cache.
 inline int pages_known(const Halves& a, int from) { return a.first || a.cap != 0.0f ? 0 : pages_seen(a, from) / kSide * kSide; }
 
 // Scores of R rows against P pages; key(d, p) are dimension d's of page p. `most`: null, or [R][16] maxima, which these are taken into.
@@ -85,7 +85,8 @@ template <int R, int P, class Key> inline void tile_scores(const float* const* q
   }
 }
 
-// `count` tokens, in order, on top of what B blocks of 16 dimensions of R rows have in `out`. value(t, b) are dimensions d + 16 * b of token t.
+// `count` tokens, in order, on top of what B blocks of 16 dimensions of R rows have in `out`. value(t, b) are dimensions d + 16 * b of
+// token t.
 template <int R, int B, class Value>
 inline void tile_values(Value value, const float* weights, size_t stride, int count, float* const* out, int d) {
   F acc[R][B];
@@ -154,8 +155,8 @@ inline void block_values(const Halves& a, int row, int token, int count, const f
     if (seen.to < seen.end[r]) part.template operator()<1>(row + r, seen.to, seen.end[r]);
 }
 
-// The scratch is [rows][stride] scores, then a block of keys or values, then [rows][16] maxima of scores, then what rows' outputs are multiplied by: see
-// attend_scratch.
+// The scratch is [rows][stride] scores, then a block of keys or values, then [rows][16] maxima of scores, then what rows' outputs are
+// multiplied by: see attend_scratch.
 inline void attend_block(const Halves& a) {
   const int last = *std::max_element(a.position, a.position + a.rows), pages = last / 16 + 1, block_pages = attend_block_pages(a.head_dim);
   const size_t stride = attend_stride(pages), dim = size_t(a.head_dim);

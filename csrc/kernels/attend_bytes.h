@@ -1,14 +1,16 @@
-// Attention over keys and values of 8 bits, in integers: what is added up is exact, so tiles, threads and instruction sets may take any order.
+// Attention over keys and values of 8 bits, in integers: what is added up is exact, so tiles, threads and instruction sets may take any
+// order.
 //
 //   query       q  = qs * Q                                Q of 15 bits, a scale a row
 //   score       s  = (Q . K) * qs * ks                     K of 8 bits, a scale ks a token
-//   weight      w  = exp(s - max) * vs = ws * W            W of 14 bits, a scale ws for a block of 128 tokens; vs: the token's scale of its value
+//   weight      w  = exp(s - max) * vs = ws * W            W of 14 bits, a scale ws for a block of 128 tokens;
+//                                                          vs: the token's scale of its value
 //   output      o += (sum over the block of W * V) * ws    V of 8 bits; floats only here, in the order of the blocks
 //
-// Blocks begin at multiples of 128 of the sequence: so they are the same in any chunks. What a row does not see has the weight 0, and rows that end
-// at different tokens go together. Q and W are in parts that the instruction set multiplies with bytes (V::kParts), which go one after the other into
-// the same sums. Cells have an offset of 128; what it adds is the same for all columns of a row, and sums begin with the negative of it (V::start).
-// docs/decisions/0061-attention-in-integers.md.
+// Blocks begin at multiples of 128 of the sequence: so they are the same in any chunks. What a row does not see has the weight 0, and rows
+// that end at different tokens go together. Q and W are in parts that the instruction set multiplies with bytes (V::kParts), which go one
+// after the other into the same sums. Cells have an offset of 128; what it adds is the same for all columns of a row, and sums begin with
+// the negative of it (V::start). docs/decisions/0061-attention-in-integers.md.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -56,7 +58,8 @@ inline void quantize_query(const float* q, int n, float* to) {
   put_numbers(to, n, V::total(total), most / kQueryMost);
 }
 
-// sums[r][c] += the products of R rows' numbers, `groups` fours of them, with C columns of cells, of which cells(g, c) is where the group lies.
+// sums[r][c] += the products of R rows' numbers, `groups` fours of them, with C columns of cells, of which cells(g, c) is where the group
+// lies.
 template <int R, int C, class Cells> inline void multiply(const Numbers (&rows)[R], int groups, Cells cells, I (&sums)[R][C]) {
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) sums[r][c] = V::start(rows[r].total);
@@ -78,8 +81,8 @@ template <int R, int C, class Cells> inline void multiply(const Numbers (&rows)[
   }
 }
 
-// Where in the scratch what lies: scores, which become weights, [rows][stride]; the scales of keys and of values, [stride] each; each row's query; what
-// each row's outputs are to be multiplied by.
+// Where in the scratch what lies: scores, which become weights, [rows][stride]; the scales of keys and of values, [stride] each; each row's
+// query; what each row's outputs are to be multiplied by.
 struct Room {
   int pages;
   size_t stride, query_size;
@@ -95,7 +98,8 @@ struct Room {
 
 inline const uint16_t* scales_of(const Bytes& a, int page) { return reinterpret_cast<const uint16_t*>(a.v[page] + 16 * a.head_dim); }
 
-// As floats, once for all rows. A token beyond the last position may have anything, and a later row's may not be finite: it is 0 here, and told apart.
+// As floats, once for all rows. A token beyond the last position may have anything, and a later row's may not be finite: it is 0 here, and
+// told apart.
 inline void load_scales(const Bytes& a, Room& room) {
   const F zero = V::set1(0.0f);
   F poison = zero;
@@ -188,8 +192,8 @@ template <int N> inline void quantize_weights(float* weights, const Weights& blo
   put_numbers(weights, 16 * N, V::total(total), inverse != 0.0f ? block.top / kWeightMost : 0.0f);
 }
 
-// Row r's scores become the weights of all blocks; returns what the row's outputs are to be multiplied by. Some blocks at a time have first their
-// exponentials and then their numbers: one alone waits for its largest weight in between.
+// Row r's scores become the weights of all blocks; returns what the row's outputs are to be multiplied by. Some blocks at a time have first
+// their exponentials and then their numbers: one alone waits for its largest weight in between.
 inline float to_weights(const Bytes& a, const Room& room, int r) {
   constexpr float log2_e = 1.44269504088896341f;
   constexpr int most_blocks = 8;
@@ -216,7 +220,8 @@ inline float to_weights(const Bytes& a, const Room& room, int r) {
   return sound ? 1.0f / V::hsum(sum) : std::numeric_limits<float>::quiet_NaN();
 }
 
-// The part of `count` pages from `page` on, a block, in 16 * B dimensions of R rows, on top of what is in `out`; nothing yet if it is the first.
+// The part of `count` pages from `page` on, a block, in 16 * B dimensions of R rows, on top of what is in `out`; nothing yet if it is the
+// first.
 template <int R, int B, bool Fetch> inline void byte_values(const Bytes& a, const Room& room, int from, int page, int count, int d) {
   Numbers w[R];
   for (int r = 0; r < R; r++) w[r] = get_numbers(room.scores + size_t(from + r) * room.stride + 16 * page, 16 * count);
@@ -252,7 +257,8 @@ template <int R, bool Fetch> inline void rows_values(const Bytes& a, const Room&
   each_dimensions(a.head_dim, [&]<int B>(int d) { byte_values<R, B, Fetch>(a, room, from, page, count, d); });
 }
 
-// each<rows, whether these are the first, which fetch what is read next>(from, page, count) for all blocks and in each all rows, a few at a time.
+// each<rows, whether these are the first, which fetch what is read next>(from, page, count) for all blocks and in each all rows, a few at a
+// time.
 template <class Each> inline void all_blocks(const Bytes& a, int pages, Each each) {
   for (int page = 0, end; page < pages; page = end) {
     end = std::min(next_block(a, page), pages);

@@ -77,8 +77,8 @@ template <int R, int B> inline void weigh(const Halves& a, const Seen<R>& seen, 
   }
 }
 
-// R rows, and of them P pages or B blocks of 16 dimensions side by side: at least 8 chains of registers keep the FMA units busy. Where 8 values
-// of F are all registers, three rows are 6 chains, as 12 do not fit with their operands.
+// R rows, and of them P pages or B blocks of 16 dimensions side by side: at least 8 chains of registers keep the FMA units busy. Where 8
+// values of F are all registers, three rows are 6 chains, as 12 do not fit with their operands.
 template <int R, int P, int B> void attend_rows(const Halves& a) {
   const int pages = *std::max_element(a.position, a.position + R) / 16 + 1;
   const size_t stride = size_t(pages) * 16;

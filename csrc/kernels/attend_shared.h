@@ -59,8 +59,8 @@ struct Softmax {
   F max, sum;
 };
 
-// Row r's scores are capped, and become -infinity where it does not see. A sink is one score more, not capped, which comes before all pages, in
-// lane 0. Of the first `known` scores, if they are neither capped nor hidden, `most` is the greatest.
+// Row r's scores are capped, and become -infinity where it does not see. A sink is one score more, not capped, which comes before all
+// pages, in lane 0. Of the first `known` scores, if they are neither capped nor hidden, `most` is the greatest.
 template <class Cell> inline Softmax softmax_begin(const AttendOver<Cell>& a, int r, float* s, int known = 0, float most = kNone) {
   const int position = a.position[r], padded = (position + 16) / 16 * 16;
   if (a.cap != 0.0f) soft_cap(s, a.cap, padded);

@@ -1,5 +1,5 @@
-// The formats of codes (pack.h): where a block keeps what, for the packer and the kernels. All are products of unsigned or signed bytes, so that
-// what is written here is all in which they differ.
+// The formats of codes (pack.h): where a block keeps what, for the packer and the kernels. All are products of unsigned or signed bytes, so
+// that what is written here is all in which they differ.
 #pragma once
 #include "kernels/pack.h"
 

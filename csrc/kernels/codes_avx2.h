@@ -1,5 +1,6 @@
-// The other formats of codes with AVX2, as tile_q4 and tile_q8 in kernels_avx2.cpp are. A code below 64 is a byte without a sign: the 16-bit sums
-// of its products hold two groups of 4 (2 * 2 * 63 * 127 = 32004), those of a code below 32 all four of 16 values (4 * 2 * 31 * 127 = 31496).
+// The other formats of codes with AVX2, as tile_q4 and tile_q8 in kernels_avx2.cpp are. A code below 64 is a byte without a sign: the
+// 16-bit sums of its products hold two groups of 4 (2 * 2 * 63 * 127 = 32004), those of a code below 32 all four of 16 values (4 * 2 * 31 *
+// 127 = 31496).
 #pragma once
 #include "kernels/codes.h"
 #include "kernels/prefetch.h"

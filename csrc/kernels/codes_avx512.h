@@ -1,5 +1,5 @@
-// The other formats of codes with AVX-512-VNNI, as tile_q4 and tile_q8 in kernels_avx512.cpp are: all codes as unsigned bytes, and what they are
-// too large by taken off by way of the sum of the activations, from which an accumulator starts.
+// The other formats of codes with AVX-512-VNNI, as tile_q4 and tile_q8 in kernels_avx512.cpp are: all codes as unsigned bytes, and what
+// they are too large by taken off by way of the sum of the activations, from which an accumulator starts.
 #pragma once
 #include "kernels/codes.h"
 #include "kernels/rows_avx512.h"

@@ -6,9 +6,9 @@ namespace {
 
 using F = V::F;
 
-// x = exp(x) for x <= 88; below -87 exactly 0; NaN stays NaN, as V::max gives its second operand then. Range reduction to |r| <= ln2/2 and the
-// degree-6 polynomial of Cephes' expf (Moshier). N of them side by side: one alone waits for each of its steps.
-// Inlined by force: whether g++ does by itself depends on all else in the file, and through a call they would go through memory.
+// x = exp(x) for x <= 88; below -87 exactly 0; NaN stays NaN, as V::max gives its second operand then. Range reduction to |r| <= ln2/2 and
+// the degree-6 polynomial of Cephes' expf (Moshier). N of them side by side: one alone waits for each of its steps. Inlined by force:
+// whether g++ does by itself depends on all else in the file, and through a call they would go through memory.
 template <int N> [[gnu::always_inline]] inline void exp_each(F (&x)[N]) {
   const auto each = [](auto step) {
 #pragma GCC unroll 8

@@ -1,6 +1,6 @@
-// What the passes of a product fetch meanwhile: the next tile, and the keys and values that attention will read after the products. A core has only
-// so many lines on their way at a time (some 24 on Zen 4: 14 GB/s out of memory). Attention of many sequences waits for that, and products of many rows
-// need next to none of it: docs/decisions/0063-lines-asked-for-in-time.md.
+// What the passes of a product fetch meanwhile: the next tile, and the keys and values that attention will read after the products. A core
+// has only so many lines on their way at a time (some 24 on Zen 4: 14 GB/s out of memory). Attention of many sequences waits for that, and
+// products of many rows need next to none of it: docs/decisions/0063-lines-asked-for-in-time.md.
 #pragma once
 #include <algorithm>
 #include "kernels/kernels.h"

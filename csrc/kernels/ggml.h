@@ -50,8 +50,8 @@ struct Integers {
 };
 
 // A GGML type: `values` per stored block of `bytes`. A type has decode(), which reads the 32 values of block b of a row as the reference
-// implementation does, or read(), which gives integers that stand for the same. If its integers are kept, it names the format they are `packed`
-// in, and has lane() if they are not those of read(); or it has load(), and so says q4 or q8. A row's blocks are addressed in 32s.
+// implementation does, or read(), which gives integers that stand for the same. If its integers are kept, it names the format they are
+// `packed` in, and has lane() if they are not those of read(); or it has load(), and so says q4 or q8. A row's blocks are addressed in 32s.
 struct F32 {
   static constexpr int values = 1, bytes = 4;
   static void decode(const uint8_t* row, int b, float* out) {

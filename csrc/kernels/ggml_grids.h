@@ -1,6 +1,6 @@
-// The codebooks of the IQ types, as ggml-common.h of llama.cpp defines them (MIT licence): points of a lattice, 8 (types of 1 and 2 bits) or 4
-// (of 3 bits) values each. An entry holds the numbers of its values among the few that occur (in ggml_iq.h), the first in the lowest bits: 2 bits
-// each, or 3. Written by a program from the tables of the `gguf` package, against which the tests check every entry.
+// The codebooks of the IQ types, as ggml-common.h of llama.cpp defines them (MIT licence): points of a lattice, 8 (types of 1 and 2 bits)
+// or 4 (of 3 bits) values each. An entry holds the numbers of its values among the few that occur (in ggml_iq.h), the first in the lowest
+// bits: 2 bits each, or 3. Written by a program from the tables of the `gguf` package, against which the tests check every entry.
 #pragma once
 #include <cstdint>
 

@@ -46,8 +46,8 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 #endif
 }
-// Tiles of bytes, which the system must save and this process be allowed to use: a thread's 8 KiB more. The permission is asked for once, holds
-// for all threads and for children by fork; a sandbox may refuse it, as may a system before Linux 5.16.
+// Tiles of bytes, which the system must save and this process be allowed to use: a thread's 8 KiB more. The permission is asked for once,
+// holds for all threads and for children by fork; a sandbox may refuse it, as may a system before Linux 5.16.
 bool has_amx() {
 #if defined(QUINTET_EMULATE_AVX512)
   return true;

@@ -33,7 +33,8 @@ struct alignas(64) Line {
   uint8_t bytes[64];
 };
 
-// The same, 16 rows side by side, so that every load is of whole lines: a panel is K/32 of these. Of a panel that is not full the last rows are anything.
+// The same, 16 rows side by side, so that every load is of whole lines: a panel is K/32 of these. Of a panel that is not full the last rows
+// are anything.
 constexpr int kPanelRows = 16;
 struct alignas(64) PanelBlock {
   uint8_t q[kPanelRows][32];
@@ -49,8 +50,9 @@ struct Blocks {
 };
 inline size_t panel_bytes(int k) { return size_t(k / 32) * sizeof(PanelBlock); }
 
-// Rows that share keys and values: R query rows of one KV head of one sequence. Cells of keys and values are fp16, or bytes (the layouts of both:
-// below) with a scale for each token: then a page's values come right after its keys, and after these 16 scales of keys and 16 of values, fp16.
+// Rows that share keys and values: R query rows of one KV head of one sequence. Cells of keys and values are fp16, or bytes (the layouts of
+// both: below) with a scale for each token: then a page's values come right after its keys, and after these 16 scales of keys and 16 of
+// values, fp16.
 template <class Cell> struct AttendOver {
   const float* const* q;  // R pointers to head_dim floats, rotated and scaled
   const int* position;    // R positions; row r sees tokens first[r]..position[r]
@@ -66,7 +68,8 @@ template <class Cell> struct AttendOver {
   float* const* out;      // R pointers to head_dim floats
 };
 
-// Pages whose keys or values are floats at a time, when there are many rows: a multiple of four. As floats they stay in the first-level cache.
+// Pages whose keys or values are floats at a time, when there are many rows: a multiple of four. As floats they stay in the first-level
+// cache.
 constexpr int kAttendPages = 8;  // at most
 int attend_block_pages(int head_dim);
 // Floats of a row of scores over so many pages.
@@ -96,7 +99,8 @@ constexpr int kProductsOfLine = 2;
 
 struct Kernels {
   const char* name;
-  // The 16 columns of one weight tile for M rows of quantised activations: y[m*y_stride + lane], or added to what is there. `ahead`: or null.
+  // The 16 columns of one weight tile for M rows of quantised activations: y[m*y_stride + lane], or added to what is there. `ahead`: or
+  // null.
   void (*gemm_tile)(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int m, float* y, size_t y_stride, bool accumulate,
                     Ahead* ahead);
   void (*quantize_blocks)(const float* x, int n, const Blocks& to);  // n blocks of 32 floats, one after the other
@@ -124,12 +128,13 @@ struct Kernels {
   void (*row_moments)(const float* x, int n, float max, float* out);           // of d = x - max > -infinity: sums of d, d * d and 1
   void (*row_exp)(const float* x, int n, float max, float scale, float* out);  // exp((x - max) * scale)
 
-  // If there is one: as gemm_tile for rows in panels, of weights that are no floats. What is left of m rows over whole panels is its, too, from
-  // `least_of_panel` on.
+  // If there is one: as gemm_tile for rows in panels, of weights that are no floats. What is left of m rows over whole panels is its, too,
+  // from `least_of_panel` on.
   void (*gemm_panels)(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate) = nullptr;
   int least_of_panel = 0;
 
-  // If there is one: as gemm_tile for two neighbouring tiles at once, 32 columns, of weights that are no floats. Worth it where `pairs` says so.
+  // If there is one: as gemm_tile for two neighbouring tiles at once, 32 columns, of weights that are no floats. Worth it where `pairs`
+  // says so.
   decltype(gemm_tile) gemm_pair = nullptr;
   bool (*pairs)(Format format, int rows) = nullptr;
 

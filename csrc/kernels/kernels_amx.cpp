@@ -1,6 +1,6 @@
-// AMX: one instruction multiplies 16 rows of a block with its 16 columns. What the weights are in memory stays as for the others: a block of
-// q8 is a tile as it lies, the other formats are unpacked into such blocks once for all rows of a call. Sums are scaled as AVX-512 scales
-// them, 16 rows in 16 registers. docs/decisions/0051-amx.md has what each instruction costs.
+// AMX: one instruction multiplies 16 rows of a block with its 16 columns. What the weights are in memory stays as for the others: a block
+// of q8 is a tile as it lies, the other formats are unpacked into such blocks once for all rows of a call. Sums are scaled as AVX-512
+// scales them, 16 rows in 16 registers. docs/decisions/0051-amx.md has what each instruction costs.
 #include <utility>
 #include "kernels/codes_avx512.h"
 #include "kernels/prefetch.h"
@@ -44,8 +44,8 @@ template <class Op> [[gnu::always_inline]] inline void each_row(Op op) {
       __attribute__((always_inline)) { (op.template operator()<r>(), ...); }(std::make_integer_sequence<int, kPanelRows>());
 }
 
-// The products of a tile of weights with all panels, one after the other, a block after a block. The CPU renames tiles as it does registers, so one of
-// sums, one of activations and one of weights are enough for products that overlap.
+// The products of a tile of weights with all panels, one after the other, a block after a block. The CPU renames tiles as it does
+// registers, so one of sums, one of activations and one of weights are enough for products that overlap.
 template <int scales> struct Products {
   TileSums* sums;
   const PanelBlock* rows;  // of the next product
@@ -73,8 +73,8 @@ struct Scales {
   size_t step;  // from block to block
 };
 
-// A sum as a float, by an addition to the bits of 2^23 * 1.5, which makes them those of 2^23 * 1.5 + sum: a conversion takes the one unit that multiplies
-// while tiles are in use, additions have another. Exact, as sums are below 2^22.
+// A sum as a float, by an addition to the bits of 2^23 * 1.5, which makes them those of 2^23 * 1.5 + sum: a conversion takes the one unit
+// that multiplies while tiles are in use, additions have another. Exact, as sums are below 2^22.
 inline __m512 to_float(__m512i sum) {
   const __m512 shifted = _mm512_castsi512_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(0x4b400000)));
   return _mm512_sub_ps(shifted, _mm512_set1_ps(12582912.0f));

@@ -12,11 +12,12 @@ namespace quintet {
 namespace {
 
 // Blocks whose sums are there before any of them is scaled. Either of the two loops has use for all registers, and in one loop the sums and
-// the results would go through memory at every block. A single row has registers to spare and waits for its weights: it goes block by block.
+// the results would go through memory at every block. A single row has registers to spare and waits for its weights: it goes block by
+// block.
 template <int R> constexpr int kBlocksAtOnce = R > 1 ? 24 : 1;
 
-// f += sums of `count` blocks from `first` on times their scales, in the order of the blocks; with Minima, plus the blocks' minima. `scales`: of
-// the first of them; those of the next are `step` bytes further on.
+// f += sums of `count` blocks from `first` on times their scales, in the order of the blocks; with Minima, plus the blocks' minima.
+// `scales`: of the first of them; those of the next are `step` bytes further on.
 template <int R, bool Minima> inline void scale_sums(const __m256i (*sums)[R][2], int first, int count, const uint8_t* scales, size_t step,
                                                      const Rows<R>& x, __m256 (&f)[R][2]) {
   __m256 own[R][2];  // f may be in memory, which stores to it would make the loop wait for
@@ -106,8 +107,8 @@ const Shortfall* shortfall(const Packed& w, const uint8_t* tile) {
   return of_tile.data();
 }
 
-// The sign of a weight goes to the activation. Short: as -q - 1, which is one operation less than -q (and with 2 * 127 * 128 = 32512 still fits 16
-// bits); what the sums are then short by is the same for all rows, and they begin with it.
+// The sign of a weight goes to the activation. Short: as -q - 1, which is one operation less than -q (and with 2 * 127 * 128 = 32512 still
+// fits 16 bits); what the sums are then short by is the same for all rows, and they begin with it.
 template <int R, bool Fetch, bool Short> inline void tile_q8(const Packed& w, const uint8_t* tile, const Rows<R>& x,
                                                              const Shortfall* shorts, __m256 (&f)[R][2]) {
   const __m256i one = _mm256_set1_epi16(1);

@@ -1,5 +1,6 @@
-// AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes. A pass is some rows and one tile, or two
-// side by side: then each four bytes of a row are read once for both, as a CPU that multiplies twice a cycle reads no more than twice.
+// AVX-512 with VNNI: one register is the 16 columns of a tile, one instruction multiplies 64 pairs of bytes. A pass is some rows and one
+// tile, or two side by side: then each four bytes of a row are read once for both, as a CPU that multiplies twice a cycle reads no more
+// than twice.
 #include "kernels/vec_avx512.h"
 #include <algorithm>
 #include <array>
@@ -108,8 +109,8 @@ template <Format Is, int R, int T, class Fetching> void rows(const Packed& w, co
 }
 
 using Pass = void (*)(const Packed&, const uint8_t*, const uint8_t*, size_t, float*, size_t, bool, int, Ahead*);
-// The last passes over T tiles fetch the next T, one part each. By too few, wide blocks would be more than memory gives in their time, and it would be idle in
-// the others'. Of narrow ones two passes fetch just as many lines as there are.
+// The last passes over T tiles fetch the next T, one part each. By too few, wide blocks would be more than memory gives in their time, and
+// it would be idle in the others'. Of narrow ones two passes fetch just as many lines as there are.
 template <int T> constexpr int parts_of(bool wide, int passes) { return T == 1 ? 1 : passes == 2 || !wide ? 2 : passes < 5 ? 3 : 4; }
 constexpr int kMostParts = 4;
 
@@ -136,7 +137,8 @@ template <Format F, int T, bool near> constexpr Passes<T> passes_of() {
   }(std::make_integer_sequence<int, kMostParts*(kMost / T)>());
   return passes;
 }
-// By format: all that are not floats. Found in a table, as a step of few rows has many calls: a chain of comparisons took a tenth of those of four.
+// By format: all that are not floats. Found in a table, as a step of few rows has many calls: a chain of comparisons took a tenth of those
+// of four.
 template <int T, bool near> constexpr auto kPasses = []<int... f>(std::integer_sequence<int, f...>) {
   return std::array{passes_of<Format(f), T, near>()...};
 }(std::make_integer_sequence<int, int(Format::f32)>());
@@ -171,8 +173,8 @@ void gemm_pair(const Packed& w, int tile, const uint8_t* x, size_t x_stride, int
   all_rows<2>(w, tile, x, x_stride, m, y, y_stride, accumulate, ahead);
 }
 
-// Two tiles in a pass are read with less for each product, which CPUs that multiply twice a cycle would wait for. Few rows of wide blocks wait for memory
-// instead, and that gives more to one tile after the other.
+// Two tiles in a pass are read with less for each product, which CPUs that multiply twice a cycle would wait for. Few rows of wide blocks
+// wait for memory instead, and that gives more to one tile after the other.
 bool pairs(Format format, int rows) { return rows >= (!kFetchesNear ? 12 : is_wide(format) ? 10 : kLeastOfPair); }
 
 constexpr Kernels table512(const char* name) {

@@ -1,5 +1,5 @@
-// AVX-VNNI: what AVX-512-VNNI multiplies, half a tile at a time, on CPUs without AVX-512. Bytes without a sign times bytes with one go into sums of
-// 32 bits at once: no sums in 16 bits, no signs to move. One body for all formats of codes, q4 and q8 among them.
+// AVX-VNNI: what AVX-512-VNNI multiplies, half a tile at a time, on CPUs without AVX-512. Bytes without a sign times bytes with one go into
+// sums of 32 bits at once: no sums in 16 bits, no signs to move. One body for all formats of codes, q4 and q8 among them.
 #include "kernels/codes_avx2.h"
 #include "kernels/products256.h"
 

@@ -1,6 +1,6 @@
-// ARM's matrix products of bytes (i8mm): two rows times two columns, eight features deep, in one instruction: twice the products of one with dot
-// product. Two groups of a tile, zipped, are pairs of columns. One body for all formats of codes, q4 and q8 among them; a row without a
-// second one is NEON's.
+// ARM's matrix products of bytes (i8mm): two rows times two columns, eight features deep, in one instruction: twice the products of one
+// with dot product. Two groups of a tile, zipped, are pairs of columns. One body for all formats of codes, q4 and q8 among them; a row
+// without a second one is NEON's.
 #include "kernels/codes_neon.h"
 #include "kernels/products_neon.h"
 

@@ -1,5 +1,6 @@
-// Every kernel except attention, those over rows of logits (logits.h), and the matrix product, of which only the order of its passes, once, over
-// the 16-lane type V of the including file. The sequence of operations per output is fixed here, so all instruction sets give the same bits.
+// Every kernel except attention, those over rows of logits (logits.h), and the matrix product, of which only the order of its passes, once,
+// over the 16-lane type V of the including file. The sequence of operations per output is fixed here, so all instruction sets give the same
+// bits.
 //
 //   a sum over n values      lane 0: x0 + x16 + x32 ...    every set has 16 lanes, in one register, two, four or none
 //                            ...
@@ -43,8 +44,8 @@ void quantize_blocks(const float* x, int n, const Blocks& to) {
   }
 }
 
-// Sums and differences of what lies n/2 apart, n/4, ... 1: first of whole registers, then of the lanes of one, where each lane is added to the other of
-// its pair, or taken from it.
+// Sums and differences of what lies n/2 apart, n/4, ... 1: first of whole registers, then of the lanes of one, where each lane is added to
+// the other of its pair, or taken from it.
 template <int apart> inline F sums_and_differences(F x) {
   float signs[16];
   for (int i = 0; i < 16; i++) signs[i] = i & apart ? -1.0f : 1.0f;
@@ -66,9 +67,9 @@ void hadamard(float* x, int n) {
   }
 }
 
-// The scales of two rows of n values as cells of 8 bits, fp16: of amax / 127 and 15 others up to 6 % larger the one whose cells are closest to the values,
-// which takes a fifth off the squared error. None is so small that a cell would go beyond 127: amax / 127 is rounded up, others may round below it and
-// drop out. Lanes are the scales here; a row alone would wait for each of its sums.
+// The scales of two rows of n values as cells of 8 bits, fp16: of amax / 127 and 15 others up to 6 % larger the one whose cells are closest
+// to the values, which takes a fifth off the squared error. None is so small that a cell would go beyond 127: amax / 127 is rounded up,
+// others may round below it and drop out. Lanes are the scales here; a row alone would wait for each of its sums.
 inline void scales_of_cells(const float* const x[2], int n, const float least[2], uint16_t scales[2]) {
   float steps[16];
   for (int i = 0; i < 16; i++) steps[i] = 1.0f + 0.004f * float(i);
@@ -222,8 +223,9 @@ template <int R> struct Rows {
   ActivationRow operator[](int r) const { return ActivationRow(x + size_t(r) * stride, k); }
 };
 
-// The rows of a product, a few at a time: pass<R>(first row, whether it fetches the next tile) for the Sizes R in order, the last of which is 1.
-// The last of the longest passes fetches: a shorter one would wait for memory longer than it computes (docs/decisions/0066-larger-models.md).
+// The rows of a product, a few at a time: pass<R>(first row, whether it fetches the next tile) for the Sizes R in order, the last of which
+// is 1. The last of the longest passes fetches: a shorter one would wait for memory longer than it computes
+// (docs/decisions/0066-larger-models.md).
 template <int... Sizes, class Pass> inline void in_passes(int m, Pass pass) {
   int r = 0;
   auto all_of = [&]<int R>() {

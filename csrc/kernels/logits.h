@@ -1,4 +1,5 @@
-// Kernels over a row of logits, or a chunk of one, with the 16-lane type V of the including file: maxima, masses, moments. row_passes.h calls them.
+// Kernels over a row of logits, or a chunk of one, with the 16-lane type V of the including file: maxima, masses, moments. row_passes.h
+// calls them.
 #pragma once
 #include <cstring>
 #include <limits>

@@ -61,8 +61,8 @@ size_t raw_bytes(const std::string& type, int rows, int cols);
 
 // Pack a matrix. `row_order` (empty = identity) maps the packed row n to the source row, so that a loader can permute heads.
 // The integers of nearly every type are kept in a format that fits them: then all is exact but what rounding to fp16 changes in the
-// scale and minimum (of types that compute them: K, IQ but IQ4_NL). The rest (floats and Q6_K) is quantised to 8 bits per block of 32 by the
-// block's largest magnitude, unless `floats` says otherwise. Tiles [tile0, tile1) only, so that callers can split the work.
+// scale and minimum (of types that compute them: K, IQ but IQ4_NL). The rest (floats and Q6_K) is quantised to 8 bits per block of 32 by
+// the block's largest magnitude, unless `floats` says otherwise. Tiles [tile0, tile1) only, so that callers can split the work.
 Packed packed_shape(const std::string& type, int rows, int cols, Floats floats);  // without its data
 Packed pack_empty(const std::string& type, int rows, int cols, Floats floats, Arena& arena);
 void pack_tiles(Packed& out, const std::string& type, const uint8_t* raw, const std::vector<int>& row_order, int tile0, int tile1);

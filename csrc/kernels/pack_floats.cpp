@@ -86,9 +86,9 @@ Lanes rounded(const Lanes& x) {
   return each([&](int l) { return half_bits_to_float(float_to_half_bits(x.v[l])); });
 }
 
-// From the line through the least and the largest value, and from flatter and steeper ones: codes, and the line that fits them best. Values at
-// the ends are few: a line that leaves them out may be nearer to all others. The best of them is fitted twice more, as its codes change, and
-// what is left of it in fp16 counts against the first line.
+// From the line through the least and the largest value, and from flatter and steeper ones: codes, and the line that fits them best. Values
+// at the ends are few: a line that leaves them out may be nearer to all others. The best of them is fitted twice more, as its codes change,
+// and what is left of it in fp16 counts against the first line.
 constexpr float kSteps[] = {13.5f, 14.2f, 14.8f, 15.4f, 16.0f, 16.7f, 17.5f, 18.5f, 20.0f};
 
 Line searched(const Lanes (&x)[kBlock]) {

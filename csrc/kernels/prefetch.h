@@ -1,6 +1,6 @@
-// What is read soon is fetched while something else is computed (docs/decisions/0007). Here: the next tile, in one of the passes over this one (a
-// pass is a few rows; in_passes says which). The hardware fetches what is read as one stream; a tile that is read several times, or that has its
-// scales at its end, is not, and the products would wait for memory.
+// What is read soon is fetched while something else is computed (docs/decisions/0007). Here: the next tile, in one of the passes over this
+// one (a pass is a few rows; in_passes says which). The hardware fetches what is read as one stream; a tile that is read several times, or
+// that has its scales at its end, is not, and the products would wait for memory.
 #pragma once
 #include "kernels/pack.h"
 
@@ -11,9 +11,10 @@ extern const bool kFetchesNear;
 
 namespace {
 
-// Into the second-level cache, which has room for more lines on their way than the first, or into the first. In assembly, as g++ takes a function
-// around the builtin for one that does nothing, and drops its calls. Of its operand the assembly knows the address alone: g++ takes assembly with an
-// operand in memory for one that may read any other memory too, and would store the sums of a loop, which are in registers, each time it comes by.
+// Into the second-level cache, which has room for more lines on their way than the first, or into the first. In assembly, as g++ takes a
+// function around the builtin for one that does nothing, and drops its calls. Of its operand the assembly knows the address alone: g++
+// takes assembly with an operand in memory for one that may read any other memory too, and would store the sums of a loop, which are in
+// registers, each time it comes by.
 #if defined(__x86_64__)
 inline void fetch(const void* line) { asm volatile("prefetcht1 %a0" : : "p"(line)); }
 inline void fetch_near(const void* line) { asm volatile("prefetcht0 %a0" : : "p"(line)); }
@@ -25,9 +26,9 @@ inline void fetch(const void*) {}
 inline void fetch_near(const void*) {}
 #endif
 
-// What a pass of R rows writes or adds to at its end, with 16 columns of each: a line a row, which comes from another core's cache or from the
-// third-level one, and there are not enough instructions in flight to go on meanwhile. A scratch, whose rows lie close together, is in the first-level
-// cache anyway.
+// What a pass of R rows writes or adds to at its end, with 16 columns of each: a line a row, which comes from another core's cache or from
+// the third-level one, and there are not enough instructions in flight to go on meanwhile. A scratch, whose rows lie close together, is in
+// the first-level cache anyway.
 template <int R> inline void fetch_results(const float* y, size_t y_stride) {
   constexpr size_t kScratch = 32;
   if (y_stride <= kScratch) return;

@@ -1,5 +1,5 @@
-// Activations in 8 bits, four blocks of 32 at a time: one division gives the scales of all and what they are multiplied by, and the sums across a
-// register, which a block alone takes three of, are sums of four. The same numbers as by kernels_impl.h.
+// Activations in 8 bits, four blocks of 32 at a time: one division gives the scales of all and what they are multiplied by, and the sums
+// across a register, which a block alone takes three of, are sums of four. The same numbers as by kernels_impl.h.
 #pragma once
 #include "kernels/vec_avx512.h"
 #include "kernels/kernels_impl.h"

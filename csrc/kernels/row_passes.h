@@ -39,8 +39,8 @@ float reached_by(const std::vector<float>& maxima, int count);
 // The `count` largest values with their ids, largest first, ties by lower id; NaN counts as -infinity. 0 < count <= n.
 void largest(const float* x, int n, const std::vector<float>& maxima, int count, int32_t* ids, float* values);
 
-// Where a row's log-probabilities go: of one token, and of the top_k most likely ones, most likely first, ties by lower id. A token's is its
-// logit less the log-sum-exp, rounded once; NaN where the row is not finite. Below 0, top_k says that none are wanted.
+// Where a row's log-probabilities go: of one token, and of the top_k most likely ones, most likely first, ties by lower id. A token's is
+// its logit less the log-sum-exp, rounded once; NaN where the row is not finite. Below 0, top_k says that none are wanted.
 struct Scores {
   int top_k = -1;  // <= n
   float* chosen = nullptr;

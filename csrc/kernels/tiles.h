@@ -1,6 +1,6 @@
-// AMX's tile registers: eight of up to 16 rows of 64 bytes. In assembly with exact operands: the compilers' own functions do not say what a load
-// reads, nor that a configuration is 64 bytes, so that stores before them are dropped or moved (g++ 12). With QUINTET_EMULATE_AVX512 a shim in
-// their place, so that the products can be tested bit for bit on any CPU.
+// AMX's tile registers: eight of up to 16 rows of 64 bytes. In assembly with exact operands: the compilers' own functions do not say what a
+// load reads, nor that a configuration is 64 bytes, so that stores before them are dropped or moved (g++ 12). With QUINTET_EMULATE_AVX512 a
+// shim in their place, so that the products can be tested bit for bit on any CPU.
 //
 // A load of activations names no memory: whoever calls a product has written them before.
 #pragma once

@@ -97,8 +97,8 @@ struct V {
     return _mm_cvtss_f32(_mm_castsi128_ps(_mm_max_epi32(t2, _mm_shuffle_epi32(t2, 0xb1))));
   }
 
-  // Products of cells with 15-bit numbers, as words, in one part: vpmaddubsw would need three. Of four cells and numbers the first and third are
-  // one pair, the second and fourth the other.
+  // Products of cells with 15-bit numbers, as words, in one part: vpmaddubsw would need three. Of four cells and numbers the first and
+  // third are one pair, the second and fourth the other.
   struct I {
     __m256i a, b;
   };

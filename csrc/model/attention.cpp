@@ -59,9 +59,9 @@ void Model::rotate_and_store(Pass& p, int l, int r, int first, int last) {
   else store8(l, page, slot, first, last, k, v);
 }
 
-// With cells of 8 bits all heads are rotated: a few large dimensions, which would decide a scale, come to be spread over all of them. Products of
-// queries and keys stay what they are, and what attention makes of values is rotated back (docs/decisions/0049). By blocks of a power of two
-// dimensions; returns what this and its inverse, which is the same, are together to be multiplied by.
+// With cells of 8 bits all heads are rotated: a few large dimensions, which would decide a scale, come to be spread over all of them.
+// Products of queries and keys stay what they are, and what attention makes of values is rotated back (docs/decisions/0049). By blocks of a
+// power of two dimensions; returns what this and its inverse, which is the same, are together to be multiplied by.
 float Model::rotate_for_cells(float* heads, int count) const {
   const int total = count * config_.head_dim, block = config_.head_dim & -config_.head_dim;
   for (int d = 0; d < total; d += block) k_.hadamard(heads + d, block);
@@ -98,9 +98,9 @@ void Model::store8(int l, int page, int slot, int first, int last, const float* 
   }
 }
 
-// Attention split into units: rows of one segment that share a KV head. The more rows, the fewer times their keys and values are read and made
-// floats; but their scores should not be much more than a core's caches, and there must be units enough for all threads. With far more threads than
-// units the query heads are spread as well.
+// Attention split into units: rows of one segment that share a KV head. The more rows, the fewer times their keys and values are read and
+// made floats; but their scores should not be much more than a core's caches, and there must be units enough for all threads. With far more
+// threads than units the query heads are spread as well.
 std::vector<Model::Unit> Model::attention_units(const std::vector<int>& segments, int pages) const {
   const int live = int(segments.size()), group = config_.heads / config_.kv_heads;
   const int cached = int(size_t(k_.attend_pairs) * kMostScores / std::max(kMostScores, attend_stride(pages)));
@@ -153,8 +153,8 @@ int64_t Model::blocks_before(int l) const {
   return own + sum({&before.o, &before.gate, &before.up, &before.down});
 }
 
-// Of sequences of a few rows alone: those of many compute longer than they read. Heads that are neighbours lie together. Where there is more time than it
-// takes, twice as much is left for it: what is there too early is gone again when it is read, as all weights come by.
+// Of sequences of a few rows alone: those of many compute longer than they read. Heads that are neighbours lie together. Where there is
+// more time than it takes, twice as much is left for it: what is there too early is gone again when it is read, as all weights come by.
 void Model::look_ahead(Pass& p, int l, const Team::Walk& walk) const {
   Ahead& ahead = p.threads[size_t(walk.thread)].ahead;
   ahead.pieces.clear();

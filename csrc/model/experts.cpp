@@ -1,7 +1,8 @@
 // Model: a feed-forward part of many experts, of which each row takes a few.
 //
 //   route    per row: softmax of router * norm(x) over all experts; the largest `used`, ties to the lowest id
-//   group    the (row, expert) pairs sorted by expert: each has a slot, an expert's one after the other, the first where a product may begin
+//   group    the (row, expert) pairs sorted by expert: each has a slot, an expert's one after the other, the first where a
+//            product may begin
 //   gather   slot <- row
 //   compute  per expert that any row takes: ffn = q8(act(in * Wgate) * (in * Wup)), out = ffn * Wdown, for all its slots at once
 //   combine  per row: its slots, weighted, in the order of their ranks

@@ -11,8 +11,9 @@
 // normed or scaled first, it goes by way of a branch.
 //
 // A row meets other rows nowhere but in its own sequence's pages: all else is per row, in an order that neither the batch nor the number of
-// threads decides. So a number depends on the tokens before it and on nothing else: docs/decisions/0002-numbers-that-do-not-depend-on-the-batch.md
-// has the contract, and why a drafted, cached, preempted or chunked sequence has the same bits.
+// threads decides. So a number depends on the tokens before it and on nothing else:
+// docs/decisions/0002-numbers-that-do-not-depend-on-the-batch.md has the contract, and why a drafted, cached, preempted or chunked sequence
+// has the same bits.
 #include "model/model.h"
 #include <algorithm>
 #include <cstring>

@@ -51,8 +51,8 @@ class Model {
   Model(const Config& config, Cpu& cpu);
   ~Model();  // where Pass and Scoring are known
 
-  // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument. `floats`: what becomes of it if it is
-  // a matrix of a float type.
+  // Give one tensor, in the file's own type. Checks name, shape and length; throws std::invalid_argument. `floats`: what becomes of it if
+  // it is a matrix of a float type.
   void set(const std::string& name, const std::string& type, int rows, int cols, const uint8_t* raw, size_t size, Floats floats);
   // What `set` made of a tensor: a matrix's tiles, a vector's floats; valid until the model goes. Throws std::invalid_argument.
   std::span<const uint8_t> packed(const std::string& name);
@@ -79,8 +79,8 @@ class Model {
   // Throws std::invalid_argument, before anything is computed, for any id, length or index out of range. `out`: R rows of row_bytes().
   // `meanwhile`, if there is one: what the caller does first, while the other threads compute (Team::run).
   void forward(const Batch& batch, uint8_t* out, const std::function<void()>& meanwhile = nullptr);
-  // rows: n hidden rows as forward gives them; out: n rows of vocab_stride() floats, of which the first `tokens`, from 1 to vocab, become logits
-  // and the others nothing that is worth reading.
+  // rows: n hidden rows as forward gives them; out: n rows of vocab_stride() floats, of which the first `tokens`, from 1 to vocab, become
+  // logits and the others nothing that is worth reading.
   void logits(const uint8_t* rows, int n, int tokens, float* out);
   // The same of one token per row: out[i] is what logits() gives for tokens[i], from 0 to vocab - 1, in rows[i].
   void logits_of(const uint8_t* rows, int n, const int32_t* tokens, float* out);

@@ -9,9 +9,9 @@ namespace quintet {
 
 // Row-wise work below this many floats is done before a second thread has heard of it.
 constexpr int kSerialFloats = 2048;
-// Rows for which it pays to read the weights once more. For each thread, as the more of them multiply, the less each has of what memory reads in a
-// second; more where weights are unpacked for all rows of a call, and where rows are wide: what bands spare, values that go from core to core, are fewer
-// then beside the products.
+// Rows for which it pays to read the weights once more. For each thread, as the more of them multiply, the less each has of what memory
+// reads in a second; more where weights are unpacked for all rows of a call, and where rows are wide: what bands spare, values that go from
+// core to core, are fewer then beside the products.
 constexpr int kLeastBandOfThread = 6, kLeastWideBandOfThread = 10, kLeastBandOfPanels = 64;
 constexpr int kWideRows = 1024;
 constexpr int kMostBand = 256;  // rows whose activations stay in a second-level cache
@@ -65,7 +65,8 @@ struct Model::Pass {
   int qkv_width = 0;
 };
 
-// A phase of a matrix product's tiles, a few to a unit: enough units to balance the threads, few enough that claiming costs nothing, and as many for each.
+// A phase of a matrix product's tiles, a few to a unit: enough units to balance the threads, few enough that claiming costs nothing, and as
+// many for each.
 template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, Work work) {
   const int units = std::min(count, 6 * team_.size());
   walk.phase(
@@ -76,17 +77,18 @@ template <class Tile> void Model::tiles(Team::Walk& walk, int count, Tile tile, 
       work);
 }
 
-// A phase of products: some(t, count, from, to) for all tiles, `count` neighbours at a time, and all rows. Many rows are divided into bands, one after
-// the other: a thread begins with a run of neighbours among the units, in `rows` as here, so it meets the same rows in phase after phase, in its own
-// second-level cache. Weights are read once a band for that, which many rows pay for.
+// A phase of products: some(t, count, from, to) for all tiles, `count` neighbours at a time, and all rows. Many rows are divided into
+// bands, one after the other: a thread begins with a run of neighbours among the units, in `rows` as here, so it meets the same rows in
+// phase after phase, in its own second-level cache. Weights are read once a band for that, which many rows pay for.
 template <class Some> void Model::products(Team::Walk& walk, int live, int count, Some some, Work work) {
   const int side = std::max(act_.side(), kPassRows), sides = (live + side - 1) / side;
   const int of_thread = config_.hidden < kWideRows ? kLeastBandOfThread : kLeastWideBandOfThread;
   const int least = act_.side() > 1 ? kLeastBandOfPanels : std::min(of_thread * team_.size(), kLeastBandOfPanels);
   const int bands = std::max(std::clamp(live / least, 1, team_.size()), (live + kMostBand - 1) / kMostBand);
   const auto begin = [&](int band) { return std::min(live, sides * band / bands * side); };
-  // Units of a thread: of few rows a unit is short, and its weights should be one stream; bands may differ by some rows. All are about as long, and as many
-  // for each thread: for one more than the others have, the others would wait. Pairs stay together, of whatever format: q4's begin at the fewest rows.
+  // Units of a thread: of few rows a unit is short, and its weights should be one stream; bands may differ by some rows. All are about as
+  // long, and as many for each thread: for one more than the others have, the others would wait. Pairs stay together, of whatever format:
+  // q4's begin at the fewest rows.
   const int each = live >= kLongUnits ? 24 : bands > 1 ? 12 : 6;
   const int side_by_side = act_.side_by_side(Format::q4, live), groups = (count + side_by_side - 1) / side_by_side;
   const int units = std::clamp(each * team_.size() / bands, 1, groups);

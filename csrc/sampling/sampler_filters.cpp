@@ -97,8 +97,8 @@ uint32_t range_reaching(const Candidates& c, uint32_t base, int shift, double li
 }
 
 // Index of the last token kept when tokens in the order of their keys, ties by lower id, are kept until the mass before a token reaches
-// `limit`, and the mass up to and with it, given that the candidates' mass does and is not 0. A radix selection: only the tokens of the range of keys in which the mass
-// runs out are looked at again, until all that are left have one key; they stand in id order.
+// `limit`, and the mass up to and with it, given that the candidates' mass does and is not 0. A radix selection: only the tokens of the
+// range of keys in which the mass runs out are looked at again, until all that are left have one key; they stand in id order.
 std::pair<size_t, double> last_within(Candidates& c, double limit) {
   c.members.resize(c.ids.size());
   std::iota(c.members.begin(), c.members.end(), 0u);

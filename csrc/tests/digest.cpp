@@ -65,7 +65,8 @@ void gemm(const Kernels& k, Results& out) {
   }
 }
 
-// A row with a value that is not finite, wherever it is, is NaN in all its products; rows beside it have the bits that they have beside sound ones.
+// A row with a value that is not finite, wherever it is, is NaN in all its products; rows beside it have the bits that they have beside
+// sound ones.
 void unsound(const Kernels& k, Results& out) {
   const Activations act(k, false);
   const int n = 16, cols = 192;

@@ -1,5 +1,5 @@
-// Attention over cells of both types: any number of rows, windows, caps, sinks and sizes of heads; and that a row alone has the bits that it has
-// among others, whatever lies beyond its position.
+// Attention over cells of both types: any number of rows, windows, caps, sinks and sizes of heads; and that a row alone has the bits that
+// it has among others, whatever lies beyond its position.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -8,11 +8,12 @@ namespace quintet {
 
 class Merges {
  public:
-  // ``pairs``: two texts with a space between them, the best first. A letter that is no token gets an id past the vocabulary's end: it keeps
-  // its neighbours apart, and may be joined.
+  // ``pairs``: two texts with a space between them, the best first. A letter that is no token gets an id past the vocabulary's end: it
+  // keeps its neighbours apart, and may be joined.
   // ``whole``: a word that is a token is that one, whatever the pairs say.
   Merges(std::shared_ptr<const Texts> texts, const Strings& pairs, Alphabet alphabet, bool whole);
-  // The first pair that does not join two tokens to a third: only where there is none can anything be encoded. pairs.size() = there is none.
+  // The first pair that does not join two tokens to a third: only where there is none can anything be encoded. pairs.size() = there is
+  // none.
   size_t bad() const { return bad_; }
   // The tokens of a word, without those past the vocabulary's end. Time is n log n.
   std::vector<int32_t> encode(std::string_view word) const;

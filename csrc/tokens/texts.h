@@ -1,5 +1,5 @@
-// The texts of a vocabulary, found by their bytes. A model file is hostile: where a string lies is checked against the bytes that there are,
-// and places in tables depend on a number drawn at the start, so that nobody can make texts that all meet in one place.
+// The texts of a vocabulary, found by their bytes. A model file is hostile: where a string lies is checked against the bytes that there
+// are, and places in tables depend on a number drawn at the start, so that nobody can make texts that all meet in one place.
 #pragma once
 #include <cstddef>
 #include <cstdint>
