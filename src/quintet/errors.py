@@ -200,6 +200,11 @@ class OverLimit(TooManyRequests):
         self.meter, self.requested, self.wait = meter, requested, wait
         super().__init__(_over(meter, requested, wait), wait or 0.0)
 
+    @property
+    def permanent(self) -> bool:
+        """Waiting does not help."""
+        return self.wait is None
+
 
 def _over(meter: Meter, requested: int, wait: float | None) -> str:
     # In OpenAI's words: "Rate limit reached for ... on requests per min (RPM): Limit 3, Used 3, Requested 1. Please try again in 20s."

@@ -342,7 +342,7 @@ def _headers(error: Exception) -> Headers:
         return (("www-authenticate", "Bearer"),)
     if isinstance(error, MethodNotAllowed):
         return (("allow", error.allow),)
-    if isinstance(error, DeadlineExceeded | IdempotencyConflict) or (isinstance(error, OverLimit) and error.wait is None):
+    if isinstance(error, DeadlineExceeded | IdempotencyConflict) or (isinstance(error, OverLimit) and error.permanent):
         return (("x-should-retry", "false"),)  # the SDKs would try twice more: on any other 5xx, each time as long, and on 409 and 429
     if isinstance(error, TooManyRequests | Overloaded):
         # Whole seconds for HTTP, and milliseconds, which the SDKs look at first; they ignore a zero.

@@ -86,7 +86,7 @@ def _again(error: Exception, answer: Answer) -> AgainError | None:
     """What is neither the line's fault nor anybody's decision is tried again."""
     if isinstance(error, NotAuthorized):
         return AgainError(_KEY_S)  # the key may come back; else the batch expires
-    if isinstance(error, OverLimit) and error.wait is None:
+    if isinstance(error, OverLimit) and error.permanent:
         return None
     if isinstance(error, TooManyRequests | Overloaded):
         return AgainError(max(error.retry_after, 0.05))
