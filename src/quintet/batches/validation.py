@@ -37,9 +37,8 @@ class Limits:
     one_model: bool = True
 
 
-def draw_seed(line: int) -> int:
+def draw_seed(_line: int) -> int:
     """A seed for a request without one."""
-    del line
     return secrets.randbits(FRESH_SEED_BITS)
 
 

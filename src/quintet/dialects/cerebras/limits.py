@@ -21,11 +21,10 @@ _CODES = {
 }
 
 
-def headers(meters: Sequence[Meter], over: bool) -> Headers:
+def headers(meters: Sequence[Meter]) -> Headers:
     """Page: ``x-ratelimit-limit-requests-day: 1000000000``, ``x-ratelimit-remaining-requests-day: 999997455``,
     ``x-ratelimit-reset-requests-day: 33011.382867097855``, "Time (in seconds)", and the same of ``tokens-minute``.
     """
-    del over
     shown = [(name, one) for unit, window, name in _SHOWN if (one := over_time(meters, unit, window))]
     return tuple(
         (f"x-ratelimit-{what}-{name}", value)
@@ -41,7 +40,7 @@ def worded(error: Exception) -> Fault:
         return replace(known, param="quota") if known.status == 429 else known
     code, why = _CODES[meter.unit]
     name = f"{meter.unit.value.capitalize()} per {meter.per} limit" if meter.per else f"{meter.unit.value.capitalize()} budget"
-    never = f" {known.message}" if isinstance(error, OverLimit) and error.wait is None else ""  # nothing need have been processed
+    never = f" {known.message}" if isinstance(error, OverLimit) and error.permanent else ""  # nothing need have been processed
     return replace(known, message=f"{name} exceeded - {why}.{never}", param="quota", code=code)
 
 

@@ -230,8 +230,8 @@ class OpenAI:
         known = limits.worded(error)
         return ErrorReply(known.status, known.headers, encode(error_body(known)))
 
-    def limits(self, meters: Sequence[Meter], over: bool) -> Headers:
-        return limits.headers(meters, over)
+    def limits(self, meters: Sequence[Meter], _over: bool) -> Headers:
+        return limits.headers(meters)
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
         return encode({"object": "list", "data": [model_object(one) for one in served]})

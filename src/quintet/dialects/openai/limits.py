@@ -10,12 +10,11 @@ from quintet.dialects.limits import duration, exhausted, over_time
 from quintet.quota import Meter, Unit
 
 
-def headers(meters: Sequence[Meter], over: bool) -> Headers:
+def headers(meters: Sequence[Meter]) -> Headers:
     """Page, "Rate limits in headers": ``x-ratelimit-{limit,remaining,reset}-{requests,tokens}``; a reset is such as ``1s`` or ``6m0s``.
 
     There is one of each unit: of limits per minute and per day the one that least is left of, as the API does.
     """
-    del over
     shown = [one for unit in Unit if (one := over_time(meters, unit))]
     return tuple(
         (f"x-ratelimit-{what}-{one.unit.value}", value)

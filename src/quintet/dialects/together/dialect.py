@@ -105,8 +105,8 @@ class Together:
         known = _fault(error)
         return ErrorReply(known.status, known.headers, encode(error_body(known)))
 
-    def limits(self, meters: Sequence[Meter], over: bool) -> Headers:
-        return limits.headers(meters, over)
+    def limits(self, meters: Sequence[Meter], _over: bool) -> Headers:
+        return limits.headers(meters)
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
         """A bare array: SDK 1.x and 2.x refuse anything else."""

@@ -13,14 +13,13 @@ from quintet.quota import MINUTE, Meter, Unit
 _TYPES = {Unit.REQUESTS: "dynamic_request_limited", Unit.TOKENS: "dynamic_token_limited"}
 
 
-def headers(meters: Sequence[Meter], over: bool) -> Headers:
+def headers(meters: Sequence[Meter]) -> Headers:
     """Page: "Our rate limits are currently measured in requests per second (RPS) and tokens per second (TPS)".
 
     ``x-ratelimit-limit``, ``-remaining`` and ``-reset`` are of requests, "the time until the rate limit (based on requests per sec) resets
     to its initial state" in seconds; ``x-tokenlimit-limit`` and ``-remaining`` of tokens. A key's limits are per minute: they are shown as
     what that is per second, and a burst of more than a second's worth is let through.
     """
-    del over
     requests, tokens = (over_time(meters, unit, MINUTE) for unit in Unit)
     found: list[tuple[str, str]] = []
     if requests:
