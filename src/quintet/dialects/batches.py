@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
+
+import msgspec
 
 from quintet.batch import Batch, File, NewBatch
-from quintet.dialects.fields import Field, Integer, Object, OneOf
+from quintet.dialects.fields import REQUIRED, Field, Integer, Object, OneOf, String
+from quintet.dialects.wire import encode
 from quintet.errors import BadRequest, shorten
 
 MOST_FILES, MOST_BATCHES = 10_000, 100
@@ -16,6 +20,8 @@ MOST_FILES, MOST_BATCHES = 10_000, 100
 
 _FEW_BATCHES = 20
 _LEAST_S, _MOST_S = 3600, 2_592_000  # page, seconds: "Must be between 3600 (1 hour) and 2592000 (30 days)."
+
+_UPLOADED_FOR = "batch"
 
 ANCHOR, SECONDS = "anchor", "seconds"
 """Members of what says when something expires."""
@@ -36,38 +42,74 @@ class Page:
     purpose: str = ""
 
 
-class Batches(Protocol):
-    """See ``dialects.openai.batches``."""
+class Batches(ABC):
+    """A provider's files and batches: OpenAI's, but for the fields of a batch and what is told of it and of a file.
 
-    @property
-    def fields(self) -> Sequence[Field[Any]]:
-        """Of a batch that is asked for."""
-        ...
+    Pages: https://platform.openai.com/docs/api-reference/files and .../batch, quoted as "page" below.
 
-    def create(self, body: bytes, /) -> tuple[NewBatch, tuple[str, ...]]:
+    Args:
+        fields: of a batch that is asked for.
+    """
+
+    fields: Sequence[Field[Any]]
+
+    @abstractmethod
+    def create(self, body: bytes) -> tuple[NewBatch, tuple[str, ...]]:
         """A batch that is asked for, and fields that are not the provider's.
 
         Raises:
             BadRequest: and nothing else, whatever the bytes.
         """
-        ...
 
-    def purpose(self, given: str, /) -> None:
-        """
+    @abstractmethod
+    def _file(self, file: File) -> object:
+        """What is told of a file."""
+
+    @abstractmethod
+    def _batch(self, batch: Batch) -> object:
+        """What is told of a batch."""
+
+    def purpose(self, given: str) -> None:
+        """Page, purpose: one of several, of which only this one is of any use here.
+
         Raises:
             BadRequest: not one that files may be uploaded for.
         """
-        ...
+        if given != _UPLOADED_FOR:
+            raise BadRequest("purpose", f"must be {_UPLOADED_FOR}: nothing here reads files for anything else", shorten(given))
 
-    def file(self, file: File, /) -> bytes: ...
+    def file(self, file: File) -> bytes:
+        return encode(self._file(file))
 
-    def files(self, files: Sequence[File], more: bool, /) -> bytes: ...
+    def files(self, files: Sequence[File], more: bool) -> bytes:
+        return _listed([self._file(file) for file in files], [file.id for file in files], more)
 
-    def deleted(self, id_: str, /) -> bytes: ...
+    def deleted(self, id_: str) -> bytes:
+        return encode({"id": id_, "object": "file", "deleted": True})
 
-    def batch(self, batch: Batch, /) -> bytes: ...
+    def batch(self, batch: Batch) -> bytes:
+        return encode(self._batch(batch))
 
-    def batches(self, batches: Sequence[Batch], more: bool, /) -> bytes: ...
+    def batches(self, batches: Sequence[Batch], more: bool) -> bytes:
+        return _listed([self._batch(batch) for batch in batches], [batch.id for batch in batches], more)
+
+
+class RequestCounts(msgspec.Struct):
+    """Page, request_counts."""
+
+    total: int
+    completed: int
+    failed: int
+
+    @classmethod
+    def of(cls, batch: Batch) -> RequestCounts:
+        return cls(batch.total, batch.completed, batch.failed)
+
+
+def _listed(entries: Sequence[object], ids: Sequence[str], more: bool) -> bytes:
+    """A page of a list."""
+    first, last = (ids[0], ids[-1]) if ids else (None, None)
+    return encode({"object": "list", "data": entries, "first_id": first, "last_id": last, "has_more": more})
 
 
 def files_page(after: str, limit: str, order: str, purpose: str) -> Page:
@@ -121,5 +163,8 @@ def _limit(given: str, most: int, default: int) -> int:
     return int(given)
 
 
+INPUT_FILE = Field("input_file_id", String(256), "", shown=REQUIRED)
+# Page, endpoint: "Currently `/v1/responses`, `/v1/chat/completions`, ... `/v1/completions` ... are supported." Here there are completions.
+ENDPOINT = Field("endpoint", OneOf(("/v1/completions",)), "", shown=REQUIRED)
 METADATA: Field[dict[str, object]] = Field("metadata", Object(), {})
 OUTPUT_EXPIRES: Field[dict[str, object]] = Field("output_expires_after", Object(), {})

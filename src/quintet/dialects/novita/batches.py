@@ -3,15 +3,12 @@ below; "guide" is https://novita.ai/docs/guides/llm-batch-api. Its users have Op
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from quintet.batch import DAY, Batch, File, NewBatch, Status
-from quintet.dialects.batches import METADATA, metadata_of
+from quintet.dialects.batches import ENDPOINT, INPUT_FILE, METADATA, Batches, RequestCounts, metadata_of
 from quintet.dialects.fields import Field, OneOf, unknown
 from quintet.dialects.json_guard import decode_object
-from quintet.dialects.openai.batches import ENDPOINT, INPUT_FILE, Counts, OpenAIBatches, listed
-from quintet.dialects.wire import encode
 
 # Page, completion_window: "The completion window is fixed at `48h` and is currently non-adjustable."
 WINDOW = Field("completion_window", OneOf(("48h",)), "48h")
@@ -22,7 +19,7 @@ FIELDS: tuple[Field[Any], ...] = (INPUT_FILE, ENDPOINT, WINDOW, METADATA)
 _STATUS = {status: status.name for status in Status} | {Status.IN_PROGRESS: "PROGRESS", Status.FINALIZING: "PROGRESS"}
 
 
-class NovitaBatches(OpenAIBatches):
+class NovitaBatches(Batches):
     """See ``Batches``. The files are OpenAI's, with one member more."""
 
     fields = FIELDS
@@ -34,52 +31,38 @@ class NovitaBatches(OpenAIBatches):
         # Guide: the lines of its files have a custom_id and a body, and nothing else.
         return NewBatch(*asked, 2 * DAY, metadata, bare=True), unknown(FIELDS, raw)
 
-    def file(self, file: File) -> bytes:
-        return encode(_file(file))
+    def _file(self, file: File) -> object:
+        """Page: ``metadata`` has ``total_requests``."""
+        about = {"id": file.id, "object": "file", "bytes": file.size, "created_at": file.created, "filename": file.name}
+        return {**about, "purpose": file.purpose.value, "metadata": {"total_requests": file.lines}}
 
-    def files(self, files: Sequence[File], more: bool) -> bytes:
-        return listed([_file(file) for file in files], [file.id for file in files], more)
-
-    def batch(self, batch: Batch) -> bytes:
-        return encode(_batch(batch))
-
-    def batches(self, batches: Sequence[Batch], more: bool) -> bytes:
-        return listed([_batch(batch) for batch in batches], [batch.id for batch in batches], more)
-
-
-def _file(file: File) -> dict[str, object]:
-    """Page: ``metadata`` has ``total_requests``."""
-    about = {"id": file.id, "object": "file", "bytes": file.size, "created_at": file.created, "filename": file.name}
-    return {**about, "purpose": file.purpose.value, "metadata": {"total_requests": file.lines}}
-
-
-def _batch(batch: Batch) -> dict[str, object]:
-    """Page: times are strings, or null; ids of files are "Empty until the batch is completed"; ``errors`` is a string."""
-    times = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
-    return {
-        "id": batch.id,
-        "object": "batch",
-        "endpoint": batch.asked.endpoint,
-        "input_file_id": batch.asked.input_file,
-        "output_file_id": batch.output_file or "",
-        "error_file_id": batch.error_file or "",
-        "completion_window": batch.asked.window,
-        **{f"{name}_at": stamp(batch.entered.get(name)) for name in times},
-        "expires_at": stamp(batch.expires),
-        "status": _STATUS[batch.status],
-        "errors": "; ".join(f"line {one.line}: {one.message}" if one.line else one.message for one in batch.faults),
-        "version": len(batch.entered),
-        "created_at": stamp(batch.created),
-        "updated_at": stamp(max(batch.entered.values(), default=batch.created)),
-        "created_by": "",
-        "created_by_key_id": batch.owner[:8],
-        "remark": "",
-        "total": batch.total,
-        "completed": batch.completed,
-        "failed": batch.failed,
-        "metadata": batch.asked.metadata,
-        "request_counts": Counts(batch.total, batch.completed, batch.failed),
-    }
+    def _batch(self, batch: Batch) -> object:
+        """Page: times are strings, or null; ids of files are "Empty until the batch is completed"; ``errors`` is a string."""
+        times = ("in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled")
+        return {
+            "id": batch.id,
+            "object": "batch",
+            "endpoint": batch.asked.endpoint,
+            "input_file_id": batch.asked.input_file,
+            "output_file_id": batch.output_file or "",
+            "error_file_id": batch.error_file or "",
+            "completion_window": batch.asked.window,
+            **{f"{name}_at": stamp(batch.entered.get(name)) for name in times},
+            "expires_at": stamp(batch.expires),
+            "status": _STATUS[batch.status],
+            "errors": "; ".join(f"line {one.line}: {one.message}" if one.line else one.message for one in batch.faults),
+            "version": len(batch.entered),
+            "created_at": stamp(batch.created),
+            "updated_at": stamp(max(batch.entered.values(), default=batch.created)),
+            "created_by": "",
+            "created_by_key_id": batch.owner[:8],
+            "remark": "",
+            "total": batch.total,
+            "completed": batch.completed,
+            "failed": batch.failed,
+            "metadata": batch.asked.metadata,
+            "request_counts": RequestCounts.of(batch),
+        }
 
 
 def stamp(time: int | None) -> str | None:

@@ -8,22 +8,13 @@ from typing import Any
 import msgspec
 
 from quintet.batch import DAY, Batch, File, NewBatch, Status
-from quintet.dialects.batches import METADATA, OUTPUT_EXPIRES, expiry, metadata_of
-from quintet.dialects.fields import REQUIRED, Field, OneOf, String, unknown
+from quintet.dialects.batches import ENDPOINT, INPUT_FILE, METADATA, OUTPUT_EXPIRES, Batches, RequestCounts, expiry, metadata_of
+from quintet.dialects.fields import REQUIRED, Field, OneOf, unknown
 from quintet.dialects.json_guard import decode_object
-from quintet.dialects.wire import encode
-from quintet.errors import BadRequest, shorten
 
-ENDPOINT_PATH = "/v1/completions"
-
-INPUT_FILE = Field("input_file_id", String(256), "", shown=REQUIRED)
-# Page, endpoint: "Currently `/v1/responses`, `/v1/chat/completions`, ... `/v1/completions` ... are supported." Here there are completions.
-ENDPOINT = Field("endpoint", OneOf((ENDPOINT_PATH,)), "", shown=REQUIRED)
 # Page, completion_window: "Currently only `24h` is supported."
 WINDOW = Field("completion_window", OneOf(("24h",)), "", shown=REQUIRED)
 FIELDS: tuple[Field[Any], ...] = (INPUT_FILE, ENDPOINT, WINDOW, METADATA, OUTPUT_EXPIRES)
-
-UPLOADED_FOR = "batch"
 
 
 class FileObject(msgspec.Struct):
@@ -44,14 +35,6 @@ class FileObject(msgspec.Struct):
         return cls(file.id, file.size, file.created, file.name, file.purpose.value, file.expires)
 
 
-class Counts(msgspec.Struct):
-    """Page, request_counts."""
-
-    total: int
-    completed: int
-    failed: int
-
-
 class _Errors(msgspec.Struct):
     """Page, errors: ``object`` is "always `list`"."""
 
@@ -59,10 +42,10 @@ class _Errors(msgspec.Struct):
     object: str = "list"
 
 
-class OpenAIBatches:
+class OpenAIBatches(Batches):
     """See ``Batches``."""
 
-    fields: Sequence[Field[Any]] = FIELDS
+    fields = FIELDS
 
     def create(self, body: bytes) -> tuple[NewBatch, tuple[str, ...]]:
         raw = decode_object(body)
@@ -71,58 +54,34 @@ class OpenAIBatches:
         output = expiry(OUTPUT_EXPIRES.name, OUTPUT_EXPIRES.of(raw)) if raw.get(OUTPUT_EXPIRES.name) is not None else None
         return NewBatch(file, endpoint, window, DAY, metadata, output), unknown(FIELDS, raw)
 
-    def purpose(self, given: str) -> None:
-        """Page, purpose: one of several, of which only this one is of any use here."""
-        if given != UPLOADED_FOR:
-            raise BadRequest("purpose", f"must be {UPLOADED_FOR}: nothing here reads files for anything else", shorten(given))
+    def _file(self, file: File) -> object:
+        return FileObject.of(file)
 
-    def file(self, file: File) -> bytes:
-        return encode(FileObject.of(file))
-
-    def files(self, files: Sequence[File], more: bool) -> bytes:
-        return listed([FileObject.of(file) for file in files], [file.id for file in files], more)
-
-    def deleted(self, id_: str) -> bytes:
-        return encode({"id": id_, "object": "file", "deleted": True})
-
-    def batch(self, batch: Batch) -> bytes:
-        return encode(_batch(batch))
-
-    def batches(self, batches: Sequence[Batch], more: bool) -> bytes:
-        return listed([_batch(batch) for batch in batches], [batch.id for batch in batches], more)
-
-
-def listed(entries: Sequence[object], ids: Sequence[str], more: bool) -> bytes:
-    """A page of a list."""
-    first, last = (ids[0], ids[-1]) if ids else (None, None)
-    return encode({"object": "list", "data": entries, "first_id": first, "last_id": last, "has_more": more})
-
-
-def _batch(batch: Batch) -> dict[str, object]:
-    faults = [{"code": one.code, "message": one.message, "param": one.param, "line": one.line} for one in batch.faults]
-    tokens = batch.tokens
-    return {
-        "id": batch.id,
-        "object": "batch",
-        "endpoint": batch.asked.endpoint,
-        "model": batch.model or None,
-        "errors": _Errors(faults) if faults else None,
-        "input_file_id": batch.asked.input_file,
-        "completion_window": batch.asked.window,
-        "status": batch.status.value,
-        "output_file_id": batch.output_file,
-        "error_file_id": batch.error_file,
-        "created_at": batch.created,
-        **{f"{status.value}_at": batch.entered.get(status.value) for status in Status if status is not Status.VALIDATING},
-        "expires_at": batch.expires,
-        "request_counts": Counts(batch.total, batch.completed, batch.failed),
-        # What came out of the cache is not told: it depends on what else ran.
-        "usage": {
-            "input_tokens": tokens.prompt,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": tokens.completion,
-            "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
-            "total_tokens": tokens.prompt + tokens.completion,
-        },
-        "metadata": batch.asked.metadata,
-    }
+    def _batch(self, batch: Batch) -> object:
+        faults = [{"code": one.code, "message": one.message, "param": one.param, "line": one.line} for one in batch.faults]
+        tokens = batch.tokens
+        return {
+            "id": batch.id,
+            "object": "batch",
+            "endpoint": batch.asked.endpoint,
+            "model": batch.model or None,
+            "errors": _Errors(faults) if faults else None,
+            "input_file_id": batch.asked.input_file,
+            "completion_window": batch.asked.window,
+            "status": batch.status.value,
+            "output_file_id": batch.output_file,
+            "error_file_id": batch.error_file,
+            "created_at": batch.created,
+            **{f"{status.value}_at": batch.entered.get(status.value) for status in Status if status is not Status.VALIDATING},
+            "expires_at": batch.expires,
+            "request_counts": RequestCounts.of(batch),
+            # What came out of the cache is not told: it depends on what else ran.
+            "usage": {
+                "input_tokens": tokens.prompt,
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": tokens.completion,
+                "output_tokens_details": {"reasoning_tokens": tokens.reasoning},
+                "total_tokens": tokens.prompt + tokens.completion,
+            },
+            "metadata": batch.asked.metadata,
+        }
