@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from quintet.dialects.json_guard import printable
 from quintet.errors import BadRequest, Unsupported, shorten
@@ -44,6 +44,16 @@ class Kind(Protocol[T_co]):
 
     def read(self, name: str, value: object) -> T_co:
         """The value of field ``name``; raises ``BadRequest``."""
+        ...
+
+
+@runtime_checkable
+class HasForms(Protocol):
+    """Of a kind whose values have one of several forms."""
+
+    @property
+    def forms(self) -> tuple[Kind[Any], ...]:
+        """How each form is to be described; the last is the one to show."""
         ...
 
 

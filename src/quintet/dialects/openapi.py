@@ -17,6 +17,7 @@ from quintet.dialects.fields import (
     MAX_TOKEN_ID,
     REQUIRED,
     Field,
+    HasForms,
     Integer,
     Kind,
     LogitBias,
@@ -28,7 +29,6 @@ from quintet.dialects.fields import (
     String,
     shown,
 )
-from quintet.dialects.fireworks.kinds import EFFORTS, Effort, LogprobsChoice
 from quintet.dialects.lists import ListOf
 
 Json = dict[str, Any]
@@ -126,10 +126,8 @@ def schema(kind: Kind[object]) -> Json:
             bounds = {"minItems": 1} if most is None else {"minItems": 1, "maxItems": most}
             many = [{"type": "array", **bounds, "items": one} for one in (text, ids)]
             made = {"anyOf": [text, ids, *many]}
-        case LogprobsChoice(most):
-            made = {"anyOf": [{"type": "boolean"}, {"type": "integer", "minimum": 0, "maximum": most}]}
-        case Effort():
-            made = {"anyOf": [{"type": "boolean"}, {"enum": list(EFFORTS)}, {"type": "integer", "minimum": 0}]}
+        case HasForms(forms=forms):
+            made = {"anyOf": [*map(schema, forms)]}
         case ListOf(one, most, least):
             made = {"type": "array", "minItems": least, "maxItems": most, "items": schema(one)}
         case MirostatVersion():

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quintet.dialects.catalog import PROVIDERS, Provider
-from quintet.dialects.fields import REQUIRED, Field, Integer, Kind, LogitBias, Number, OneOf, Positive, Prompts, Stop, shown
-from quintet.dialects.fireworks.kinds import Effort, LogprobsChoice
+from quintet.dialects.fields import REQUIRED, Field, HasForms, Integer, Kind, LogitBias, Number, OneOf, Positive, Prompts, Stop, shown
 from quintet.dialects.lists import ListOf
 
 _SCHEMA = {"type": "object", "properties": {"colour": {"enum": ["red", "blue"]}}, "required": ["colour"], "additionalProperties": False}
@@ -23,6 +22,7 @@ EXAMPLES: Mapping[str, Any] = {
     "n": 2,
     "temperature": 0.7,
     "mirostat": 2,
+    "reasoning_effort": "none",
     "budget_tokens": 1024,
     **dict.fromkeys(("json", "schema", "json_schema", "guided_json"), _SCHEMA),
     **dict.fromkeys(("grammar", "guided_grammar", "ebnf"), _GRAMMAR),
@@ -108,10 +108,8 @@ def example(kind: Kind[object]) -> Any:
             return "The sky is"
         case LogitBias():
             return {"28": -100}
-        case LogprobsChoice():
-            return 1
-        case Effort():
-            return "none"
+        case HasForms(forms=forms):
+            return example(forms[-1])
         case Stop():
             return ["."]
         case ListOf(one, _, least):

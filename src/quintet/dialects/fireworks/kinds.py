@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from quintet.dialects.fields import Integer, OneOf, wrong_type
+from quintet.dialects.fields import Boolean, Integer, Kind, OneOf, wrong_type
 
 EFFORTS = {"none": 0, "low": 3000, "medium": 12000, "high": 2**31 - 1}
 """Most thinking tokens. SDK, reasoning_effort: "`'low'` maps to a default token limit (~3000 tokens)"; the others have no number there."""
@@ -21,6 +22,10 @@ class LogprobsChoice:
     def range(self) -> str:
         return f"or 0 to {self.most}"
 
+    @property
+    def forms(self) -> tuple[Kind[Any], ...]:
+        return Boolean(), Integer(0, self.most)
+
     def read(self, name: str, value: object) -> bool | int:
         if isinstance(value, bool):
             return value
@@ -35,6 +40,7 @@ class Effort:
 
     type: str = "string | integer | boolean"
     range: str = "`none`, `low`, `medium`, `high`, or at least 0"
+    forms: tuple[Kind[Any], ...] = (Boolean(), Integer(0), OneOf(tuple(EFFORTS)))
 
     def read(self, name: str, value: object) -> int:
         # SDK: "`true` becomes `'medium'`, and `false` becomes `'none'`".
