@@ -15,7 +15,7 @@ import msgspec
 
 from quintet.dialects.base import Headers, Renderer
 from quintet.dialects.columns import STRETCH
-from quintet.dialects.wire import FLOOR, encode
+from quintet.dialects.wire import FLOOR, Counts, encode
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, TokenText
 from quintet.request import CompletionRequest, Shown
 
@@ -126,8 +126,7 @@ class Beyond:
                 choice.tokens = max(choice.tokens, choice.done.tokens)  # a stop string's are not shown
             if self._shown.usage and made.get("usage") is None:
                 # vLLM's source, continuous_usage_stats: of the prompt and this choice so far.
-                counts = {"prompt_tokens": choice.prompt_tokens, "completion_tokens": choice.tokens}
-                made["usage"] = {**counts, "total_tokens": choice.prompt_tokens + choice.tokens}
+                made["usage"] = Counts(choice.prompt_tokens, choice.tokens, choice.prompt_tokens + choice.tokens)
         data = encode(made)
         return self._inner.pad(data) if padded and isinstance(self._inner, _Padded) else data
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from quintet.dialects.base import ErrorReply, Fault, Headers, Identity, broken, fault
-from quintet.dialects.wire import encode
+from quintet.dialects.wire import Counts, encode
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Usage
 
 # Page, finish_reason: "Enum: stop, length, model_length, error, tool_calls".
@@ -35,7 +35,7 @@ class FimRenderer:
             case ChoiceDone(finish=finish):
                 self._finish = self._reasons.get(finish, "error")
             case Finished(usage):
-                return [encode(self._chunk({"content": ""}, self._finish) | {"usage": _counts(usage)})]
+                return [encode(self._chunk({"content": ""}, self._finish) | {"usage": Counts.of(usage)})]
             case Failed():
                 return [encode(_fault_body(broken(event)))]
         return []
@@ -59,7 +59,7 @@ class FimRenderer:
             raise ValueError("the events do not end with Finished")
         message = {"role": "assistant", "content": "".join(self._texts), "tool_calls": None}
         choice = {"index": 0, "message": message, "finish_reason": self._finish}
-        yield encode({**self._head("chat.completion"), "choices": [choice], "usage": _counts(self._usage)})
+        yield encode({**self._head("chat.completion"), "choices": [choice], "usage": Counts.of(self._usage)})
 
     def headers(self, _events: Sequence[Event]) -> Headers:
         return ()
@@ -70,11 +70,6 @@ class FimRenderer:
     def _head(self, kind: str) -> dict[str, Any]:
         about = self._identity
         return {"id": about.id, "object": kind, "created": about.created, "model": about.model}
-
-
-def _counts(usage: Usage) -> dict[str, int]:
-    prompt, completion = usage.prompt_tokens, usage.completion_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def _fault_body(known: Fault) -> dict[str, Any]:

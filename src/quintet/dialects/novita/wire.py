@@ -6,8 +6,8 @@ import msgspec
 
 from quintet.dialects.base import Fault, Identity, broken
 from quintet.dialects.chunks import ChunkRenderer
-from quintet.dialects.wire import STOP_OR_LENGTH, Logprobs
-from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finished, TokenText, Usage
+from quintet.dialects.wire import STOP_OR_LENGTH, Counts, Logprobs
+from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finished, TokenText
 from quintet.request import CompletionRequest
 
 # Page, finish_reason: "Enum: `stop`, `length`". It has no word for a choice that broke off: the server answers with an error instead.
@@ -27,18 +27,6 @@ class ChoiceBody(msgspec.Struct, gc=False):
             self.logprobs.extend(later.logprobs)
 
 
-class UsageBody(msgspec.Struct, gc=False):
-    """The three counts of the page."""
-
-    completion_tokens: int
-    prompt_tokens: int
-    total_tokens: int
-
-    @classmethod
-    def of(cls, usage: Usage) -> UsageBody:
-        return cls(usage.completion_tokens, usage.prompt_tokens, usage.completion_tokens + usage.prompt_tokens)
-
-
 class Completion(msgspec.Struct, gc=False):
     """The JSON body and, in the same shape, every stream chunk; ``usage`` is null in all chunks but the last."""
 
@@ -47,7 +35,7 @@ class Completion(msgspec.Struct, gc=False):
     id: str
     model: str
     object: str
-    usage: UsageBody | None = None
+    usage: Counts | None = None
 
 
 class NovitaRenderer(ChunkRenderer[ChoiceBody, Completion]):
@@ -71,7 +59,7 @@ class NovitaRenderer(ChunkRenderer[ChoiceBody, Completion]):
         return ChoiceBody(_FINISH[done.finish], done.index, self._lists(done.index, ()), "")
 
     def _finish(self, last: Completion, event: Finished) -> None:
-        last.usage = UsageBody.of(event.usage)
+        last.usage = Counts.of(event.usage)
 
     def _broken(self, event: Failed) -> object:
         # Bare, the SDK would take it for a chunk: in a stream it looks for `error`.
