@@ -108,7 +108,7 @@ class PromptDetails(msgspec.Struct, gc=False):
 
 
 class Counts(msgspec.Struct, gc=False):
-    """Token counts."""
+    """Token counts, as all pages have them."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -167,8 +167,12 @@ def error_body(known: Fault) -> ErrorBody:
     return ErrorBody(ErrorObject(known.message, known.type, known.param, known.code))
 
 
-def model_object(served: ServedModel) -> dict[str, str | int]:
-    """An entry of the models list as OpenAI writes it, with what vLLM's clients look for: ``max_model_len`` is there once it is known."""
-    about: dict[str, str | int] = {"id": served.name, "object": "model", "created": served.created, "owned_by": "quintet"}
-    about["root"] = served.name
-    return about if served.context is None else about | {"max_model_len": served.context}
+def model_entry(served: ServedModel, **own: object) -> dict[str, object]:
+    """An entry of the models list: what OpenAI's SDK requires of one, and a dialect's own members; what is not known yet is left out."""
+    about = {"id": served.name, "object": "model", "created": served.created, "owned_by": "quintet", **own}
+    return {name: value for name, value in about.items() if value is not None}
+
+
+def model_object(served: ServedModel) -> dict[str, object]:
+    """An entry as OpenAI writes it, with what vLLM's clients look for: ``max_model_len`` is there once it is known."""
+    return model_entry(served, root=served.name, max_model_len=served.context)

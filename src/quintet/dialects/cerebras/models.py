@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from quintet.dialects.base import ServedModel
+from quintet.dialects.wire import model_entry
 from quintet.errors import Loading
 
 PAGE = (
@@ -38,8 +39,7 @@ def openrouter(served: ServedModel) -> dict[str, object]:
 
 def huggingface(served: ServedModel) -> dict[str, object]:
     """An entry, in the terms of the hub's inference providers."""
-    about: dict[str, object] = {"id": served.name, "object": "model", "created": served.created, "owned_by": "quintet"}
-    return about | {"context_length": _context(served), "pricing": {"input": 0.0, "output": 0.0}}
+    return model_entry(served, context_length=_context(served), pricing={"input": 0.0, "output": 0.0})
 
 
 FORMATS: Mapping[str, Callable[[ServedModel], dict[str, object]]] = {"openrouter": openrouter, "huggingface": huggingface}

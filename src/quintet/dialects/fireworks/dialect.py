@@ -30,7 +30,7 @@ from quintet.dialects.fireworks.kinds import EFFORTS, Effort, LogprobsChoice, at
 from quintet.dialects.fireworks.wire import FireworksRenderer, Options, Shape, error_body
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.predictions import Predicted, Speculation
-from quintet.dialects.wire import encode
+from quintet.dialects.wire import encode, model_entry
 from quintet.errors import BadRequest, shorten
 from quintet.quota import Meter
 from quintet.request import CompletionRequest, Prompt, Reasoning, Sampling, StopRules
@@ -307,6 +307,5 @@ def _reasoning(raw: Mapping[str, object]) -> Reasoning | None:
 
 def _model_object(served: ServedModel) -> dict[str, object]:
     """As SDK 0.19 types it; it takes no null for a context length."""
-    about: dict[str, object] = {"id": served.name, "object": "model", "created": served.created, "owned_by": "quintet"}
-    about |= {"supports_chat": False, "supports_image_input": served.images, "supports_tools": False}
-    return about if served.context is None else about | {"context_length": served.context}
+    sees, context = served.images, served.context
+    return model_entry(served, supports_chat=False, supports_image_input=sees, supports_tools=False, context_length=context)

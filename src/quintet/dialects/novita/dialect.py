@@ -27,7 +27,7 @@ from quintet.dialects.extensions import MIROSTAT, Extensions
 from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Stop, String
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.novita.wire import NovitaRenderer, error_body
-from quintet.dialects.wire import encode
+from quintet.dialects.wire import encode, model_entry
 from quintet.errors import BadRequest, ModelNotAllowed
 from quintet.quota import Meter
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
@@ -157,6 +157,5 @@ def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
 
 def _model_object(served: ServedModel) -> dict[str, object]:
     """Novita's list with what OpenAI's SDK requires beside it; ``context_size`` is left out while it is not known."""
-    about: dict[str, object] = {"id": served.name, "object": "model", "created": served.created, "owned_by": "quintet"}
-    about |= {"title": served.name, "description": "", "input_token_price_per_m": 0, "output_token_price_per_m": 0}
-    return about if served.context is None else about | {"context_size": served.context}
+    prices = {"input_token_price_per_m": 0, "output_token_price_per_m": 0}
+    return model_entry(served, title=served.name, description="", **prices, context_size=served.context)
