@@ -82,7 +82,7 @@ def joined_together(chunks: list[dict[str, Any]], logprobs: int | None) -> dict[
         assert piece["text"] == piece["delta"]["content"] == chunk["token"]["text"]
         made = choices.setdefault(piece["index"], {"text": "", "index": piece["index"], "tops": [], "ids": [], "texts": [], "values": []})
         made["text"] += piece["text"]
-        if piece["delta"]["token_id"] is not None:
+        if "token_id" in piece["delta"]:
             made["ids"].append(chunk["token"]["id"])
             made["texts"].append(chunk["token"]["text"])
             made["values"].append(chunk["token"]["logprob"])

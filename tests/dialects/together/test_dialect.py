@@ -129,6 +129,16 @@ def test_the_end_goes_with_the_last_token_that_may_come() -> None:
     assert [chunk["finish_reason"] for chunk in made] == [None, "length"]
 
 
+def test_a_chunk_without_a_token_names_none() -> None:
+    """Page, CompletionChoice: `token_id` is an integer, never null, and not required."""
+    request = replace(parse(prompt="b", stream=True, max_tokens=8).request, n=1)
+    token, end = chunks(request, [delta(0, 97, "a", b"a"), ChoiceDone(0, Finish.STOP, stop="c"), Finished(Usage(1, 2, 0))])
+    assert [chunk["choices"][0]["delta"] for chunk in (token, end)] == [  # type: ignore[index]
+        {"role": "assistant", "token_id": 97, "content": "a"},
+        {"role": "assistant", "content": ""},
+    ]
+
+
 def test_a_token_without_text_in_the_middle_keeps_its_place() -> None:
     made = chunks(DEFAULTS, [delta(0, 256, "", b""), delta(0, 257, "", b""), delta(0, 6, "b", b"b"), *END])
     assert ids(made) == [256, 257, 6, -1]

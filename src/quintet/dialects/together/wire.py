@@ -143,11 +143,11 @@ class Completion(msgspec.Struct, gc=False):
     warnings: list[Warned] | msgspec.UnsetType = msgspec.UNSET
 
 
-class Delta(msgspec.Struct, gc=False):
-    """All that SDK 1.x shows of a chunk's choice."""
+class Delta(msgspec.Struct, gc=False, kw_only=True):
+    """All that SDK 1.x shows of a chunk's choice. Page, token_id: an integer, and not required: not there where there is no token."""
 
     role: str
-    token_id: int | None
+    token_id: int | msgspec.UnsetType = msgspec.UNSET
     content: str
 
 
@@ -312,7 +312,7 @@ class TogetherRenderer:
 
     def _token(self, index: int, token: TokenText) -> Chunk:
         logprob = shown_logprob(token) or 0.0
-        choice = ChunkChoice(index, token.text, Delta("assistant", token.token, token.text))
+        choice = ChunkChoice(index, token.text, Delta(role="assistant", token_id=token.token, content=token.text))
         if self._lists:
             choice.logprobs = Lists.of((token,), self._options, self._tops) if self._options.listed else logprob
         if self._tops:
@@ -320,12 +320,15 @@ class TogetherRenderer:
         return self._chunk(Token(token.token, token.text, logprob, special=not token.raw), [choice])
 
     def _end(self, done: ChoiceDone) -> Chunk:
-        chunk = self._waiting.pop(done.index, None) or self._chunk(_NO_TOKEN, [ChunkChoice(done.index, "", Delta("assistant", None, ""))])
+        chunk = self._waiting.pop(done.index, None) or self._without_token(done.index)
         choice = chunk.choices[0]
         choice.seed = chunk.seed = done.seed
         choice.finish_reason = chunk.finish_reason = _FINISH[done.finish]
         choice.moderation, chunk.warnings = Moderation.of(done), _warnings([done])
         return chunk
+
+    def _without_token(self, index: int) -> Chunk:
+        return self._chunk(_NO_TOKEN, [ChunkChoice(index, "", Delta(role="assistant", content=""))])
 
     def _prompt_body(self, delta: ChoiceDelta) -> PromptBody:
         tops = bool(self._options.logprobs)
