@@ -42,7 +42,15 @@ from quintet.errors import (
     WrongHost,
 )
 
-CODES = ("invalid_value", "invalid_type", "missing_required_parameter", "invalid_json", "duplicate_key", "grammar_too_complex")
+CODES = (
+    "invalid_value",
+    "invalid_type",
+    "missing_required_parameter",
+    "invalid_json",
+    "too_many_values",
+    "duplicate_key",
+    "grammar_too_complex",
+)
 """Of what is wrong with a body, in any dialect."""
 ERRORS: tuple[Exception, ...] = (
     *(BadRequest("stop", "is wrong", code=code) for code in (*CODES, "unknown_parameter")),

@@ -52,7 +52,7 @@ def decode_object(body: bytes) -> dict[str, object]:
             ``MAX_DEPTH``, or more than ``MAX_PARTS``, ``MAX_TEXTS`` or ``MAX_VALUES``.
     """
     text = _text(body)
-    if _is_large(text):
+    if _has_many(text) or _surplus(text):
         _require_small(text)
     if _has_long_number(body, text):
         raise BadRequest(
@@ -77,9 +77,11 @@ def _text(body: bytes) -> str:
         raise BadRequest("", f"The body must be UTF-8; the byte at offset {error.start} is not", code=_INVALID) from None
 
 
-def _is_large(text: str) -> bool:
-    """Whether a text of JSON without strings is over the limits; one with strings seems so sooner."""
-    return sum(map(text.count, "[{:.eE")) > MAX_PARTS or text.count(",") > MAX_VALUES or _has_many(text)
+def _surplus(text: str) -> str:
+    """Of what a text of JSON without strings has more than may be; empty = of nothing. One with strings seems so sooner."""
+    if sum(map(text.count, "[{:.eE")) > MAX_PARTS:
+        return f"{MAX_PARTS} members, arrays, objects and fractions"
+    return f"{MAX_VALUES} values" if text.count(",") > MAX_VALUES else ""
 
 
 def _has_many(text: str) -> bool:
@@ -91,8 +93,8 @@ def _require_small(text: str) -> None:
     """Between two quotes is a string or none, by turns, once those that are escaped are gone. What is no JSON may be read otherwise, from
     its first fault on, beyond which no reader comes."""
     text = _unescaped(text)
-    if _has_many(text) or _is_large("".join(text.split('"')[::2])):
-        raise too_many()
+    if surplus := f"{MAX_TEXTS} texts" if _has_many(text) else _surplus("".join(text.split('"')[::2])):
+        raise too_many(surplus)
 
 
 def _unescaped(text: str) -> str:
@@ -106,10 +108,13 @@ def _has_long_number(body: bytes, text: str) -> bool:
     return any(_DIGITS in part.encode().translate(_AS_DIGITS) for part in _unescaped(text).split('"')[::2] if len(part) > MAX_DIGITS)
 
 
-def too_many() -> BadRequest:
-    """The error for a body of more values than may be."""
-    rule = f"The body holds more than {MAX_PARTS} members, arrays, objects and fractions, {MAX_TEXTS} texts, or {MAX_VALUES} values"
-    return BadRequest("", rule, code=_INVALID)
+def too_many(what: str) -> BadRequest:
+    """The error for a body of more values than may be.
+
+    Args:
+        what: how many of which there may be.
+    """
+    return BadRequest("", f"The body holds more than {what}", code="too_many_values")
 
 
 def _parse(text: str) -> object:

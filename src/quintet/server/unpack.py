@@ -144,7 +144,7 @@ def _look(value: object, left: int) -> tuple[int, bool]:
         if float in kinds:
             floats += sum(type(item) is float for item in items)
         if left < 0 or floats > MAX_PARTS:
-            raise too_many()
+            raise too_many(f"{MAX_VALUES} values" if left < 0 else f"{MAX_PARTS} fractions")
         exact &= kinds <= _EXACT and (items is one or set(map(type, one)) <= {str})
         if not kinds.isdisjoint(_CONTAINER):
             todo += [item for item in items if type(item) in _CONTAINER]
