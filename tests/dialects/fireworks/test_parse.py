@@ -231,6 +231,8 @@ def test_a_budget_of_thinking_is_checked_whether_or_not_it_is_used(kind: str, bu
 
 def test_hints_change_nothing() -> None:
     assert parse(metadata={"a": "b"}, service_tier="flex", reasoning_history="preserved") == parse()
+    # SDK: "Only "priority" is supported, while all other values will be treated as "default" tier."
+    assert parse(service_tier="scale") == parse()
 
 
 def test_a_prediction_is_a_text_or_ids_and_has_one_of_two_names() -> None:

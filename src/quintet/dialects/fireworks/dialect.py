@@ -139,7 +139,7 @@ THINKING_TYPE = Field("thinking.type", OneOf(("enabled", "disabled")), "", shown
 THINKING_BUDGET: Field[int | None] = Field("thinking.budget_tokens", Integer(1024), None, note="SDK only. Without it: as `medium`.")
 METADATA: Field[dict[str, object]] = Field("metadata", Object(), {}, Status.NO_OP, note="SDK only: for tracing.")
 # SDK, service_tier: "Only "priority" is supported, while all other values will be treated as "default" tier."
-SERVICE_TIER = Field("service_tier", OneOf(("auto", "default", "flex", "priority")), "", Status.NO_OP, note="SDK only: there is one tier.")
+SERVICE_TIER = Field("service_tier", String(64), "", Status.NO_OP, note="SDK only: there is one tier, whatever is asked for.")
 # SDK, speculation: "Speculative decoding prompt or token IDs to speed up generation"; prediction: "OpenAI-compatible predicted output for
 # speculative decoding. Can be a PredictedOutput object or a simple string. Automatically transformed to speculation."
 SPECULATION: Field[Prompt] = Field("speculation", Speculation(), "", note="SDK only: what the text may be; drafted, and never trusted.")
