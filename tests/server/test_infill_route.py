@@ -182,6 +182,18 @@ def test_a_model_without_markers_says_so_as_llama_server_does() -> None:
     assert "not supported by toy" in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("n_predict", [-1, 0, 5])
+def test_a_line_that_does_not_fit_is_counted_without_what_is_around_it(n_predict: int) -> None:
+    around = {"input_prefix": "p" * 9000, "input_suffix": "s" * 9000, "input_extra": [{"text": "e" * 9000}], "n_predict": n_predict}
+    (refused,) = ask({**around, "prompt": "a" * 100_000})
+    assert refused.status == 400 and refused.json()["error"]["type"] == "exceed_context_size_error"
+    said = re.search(r"'prompt' must have at most (\d+) tokens, .* the context, 4096, got 100000\.", refused.json()["error"]["message"])
+    assert said is not None, refused.body
+    fits, exceeds = ask(*({**around, "prompt": "a" * (int(said[1]) + more)} for more in (0, 1)))
+    assert fits.status == 200 and fits.json()["tokens_evaluated"] == 4095
+    assert exceeds.status == 400
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [
