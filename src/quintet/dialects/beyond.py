@@ -34,8 +34,11 @@ class _Choice:
     """What is known of a choice, and not yet told.
 
     Args:
-        ids: of tokens all of whose text is returned.
-        untold, tokens: how many tokens no chunk has gone for yet, and has.
+        prompt: its token ids, until they are told; ``None`` also where they are not asked for.
+        scores: the prompt's log-probabilities as JSON, likewise.
+        ids: of generated tokens all of whose text is returned, until they are told.
+        untold: how many generated tokens have come that no chunk was sent for yet.
+        tokens: how many generated tokens chunks were sent for.
     """
 
     prompt: tuple[int, ...] | None = None

@@ -152,16 +152,18 @@ _NO_REQUEST: Mapping[str, tuple[object, ...]] = {
     "spaces_between_special_tokens": (None, True, False),  # vLLM: of no effect while skip_special_tokens is true
     **dict.fromkeys(("return_hidden_states", "return_routed_experts", "return_cached_tokens_details"), (None, False)),  # SGLang
 }
-"""Likewise, with those of fields without which the same text comes: with other values these are unknown."""
+"""All fields of other servers with the values that ask for nothing: those not kept, and those that change no text. With another value the
+former are refused, and the latter are unknown fields like any other."""
 _MEMBERS_NOT_KEPT: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("disable_fallback", "disable_any_whitespace", "disable_additional_properties"), (None, False)),
     "whitespace_pattern": (None,),
     "structural_tag": (None, ""),
 }
-"""Likewise of vLLM's ``structured_outputs``."""
+"""As ``NOT_KEPT``, of members of vLLM's ``structured_outputs``."""
 _OPTIONS_DONE: Mapping[str, tuple[object, ...]] = {"include_usage": (None, True)}
-"""Likewise of OpenAI's ``stream_options`` where a provider has no such option: streams of Fireworks and Together end with the usage,
-whoever asks, and clients of OpenAI's SDK do. Fireworks' page: "returning `usage` for streaming requests is an OpenAI API extension"."""
+"""The same of members of OpenAI's ``stream_options`` where a provider has no such option: streams of Fireworks and Together end with the
+usage, whoever asks, and clients of OpenAI's SDK do. Fireworks' page: "returning `usage` for streaming requests is an OpenAI API
+extension"."""
 _MEMBERS = {STRUCTURED.name: _MEMBERS_NOT_KEPT, "stream_options": _OPTIONS_DONE}
 
 FIELDS: tuple[Field[Any], ...] = (
