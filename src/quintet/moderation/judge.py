@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from quintet.backends.base import Backend, State
-from quintet.errors import EngineFailed, Loading, Overloaded, PromptTooLong, TooManyRequests, shorten
+from quintet.backends.base import Backend
+from quintet.backends.retry import until_room
+from quintet.errors import EngineFailed, Overloaded, PromptTooLong, shorten
 from quintet.events import Finish, Flagged, TokenEvent
 from quintet.inputs.prepare import Preparer
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
@@ -23,9 +24,6 @@ ALTERNATIVES = 20
 AT_ONCE = 16
 """Sequences of one request, or those of one text: of a request of many choices more would only wait in the moderation model's queue, where
 nobody asked for room for all of them, and in the end be refused with a part of the answer out."""
-
-LOOK_S = 0.1
-"""How often it is tried whether a moderation model that is being started again is there."""
 
 Told = Callable[[str, str, float], None]
 """Told of each judgement: of a ``prompt`` or an ``output``, that it is ``safe``, ``unsafe`` or has ``failed``, and the seconds it took."""
@@ -110,15 +108,14 @@ class Judge:
         """
         backend, begun = self._of.backend, output is not None
         sequences: tuple[PreparedSequence, ...] = ()  # made once, however often there is no room for them
-        while True:
-            try:
-                sequences = sequences or await self._sequences(layouts, prompt, output, choice)
-                backend.require_room(len(sequences), self._tenant, begun=begun)
-                return Prepared(next(self._ids), sequences, self._tenant, self._weight, shown=False)
-            except (Loading, Overloaded, TooManyRequests):  # the last two: others have filled its queue
-                if not begun or backend.health().state in (State.DEAD, State.CLOSED):  # with nothing left to wait for
-                    raise
-            await asyncio.sleep(LOOK_S)
+
+        async def attempt() -> Prepared:
+            nonlocal sequences
+            sequences = sequences or await self._sequences(layouts, prompt, output, choice)
+            backend.require_room(len(sequences), self._tenant, begun=begun)
+            return Prepared(next(self._ids), sequences, self._tenant, self._weight, shown=False)
+
+        return await (until_room(backend, attempt) if begun else attempt())
 
     async def _tokens(self, layout: Layout, prompt: str, output: str | None, which: tuple[int, int]) -> tuple[int, ...]:
         """What is asked; ``which`` choice's output and which question it is."""

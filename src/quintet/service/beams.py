@@ -14,8 +14,9 @@ import logging
 from collections.abc import AsyncGenerator, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from quintet.backends.base import Backend, State
-from quintet.errors import BadRequest, Overloaded, QuintetError, TooManyRequests
+from quintet.backends.base import Backend
+from quintet.backends.retry import until_room
+from quintet.errors import BadRequest, QuintetError
 from quintet.events import Event, Failed, Finish, Finished, TokenEvent, Usage
 from quintet.inputs.capabilities import Capabilities, Control
 from quintet.inputs.sequence import Prepared, PreparedSequence
@@ -30,9 +31,6 @@ HEEDED = {Control.TEMPERATURE, Control.SEED, Control.IGNORE_EOS}
 
 PORTION = 256
 """Tokens of choices that are told in one turn of the event loop: all of a search are there at once, and others' streams go on meanwhile."""
-
-LOOK_S = 0.05
-"""Seconds from one look for room to the next."""
 
 _BROKEN = "The engine stopped before the request was complete."
 
@@ -265,15 +263,12 @@ class BeamJob(Job):
 
     async def _room(self, count: int) -> None:
         """Wait until the engine takes a step's sequences: others may have filled its queue, since those of the step before have ended."""
-        while not self._cancelled:
-            try:
+
+        async def attempt() -> None:
+            if not self._cancelled:
                 self._backend.require_room(count, self._prepared.tenant, begun=True)
-            except (Overloaded, TooManyRequests):
-                if self._backend.health().state in (State.DEAD, State.CLOSED):
-                    raise
-                await asyncio.sleep(LOOK_S)
-            else:
-                return
+
+        await until_room(self._backend, attempt)
 
     def _drawn(self) -> Iterator[TokenEvent]:
         """The best beams' tokens, as if the choices had drawn them."""
