@@ -56,9 +56,6 @@ class Control(enum.Enum):
 
 _OFF = Sampling(temperature=1.0, top_p=1.0, seed=0)
 
-PARTS = {"seed": Control.SEED, "xtc_threshold": Control.XTC, "mirostat_lr": Control.MIROSTAT, "typical_within": Control.TYPICAL_P}
-"""Fields of ``Sampling`` that only shape what another one turns on."""
-
 
 class Feature(enum.Enum):
     """What an engine has beside controls of sampling."""

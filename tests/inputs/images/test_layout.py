@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.inputs.images.pictures import file
 
 from quintet.inputs.images.decode import _FILTERS, tiles
-from quintet.inputs.images.layout import FILTERS, ImageTraits, cut_of, layout
+from quintet.inputs.images.layout import FILTERS, ImageTraits, layout
 
 RECORDED = json.loads((Path(__file__).parents[2] / "reference" / "transformers_images.json").read_text(encoding="utf-8"))
 IDEFICS = ImageTraits("idefics3", 512, 2048, 64)
@@ -28,7 +28,7 @@ def name(case: dict[str, Any]) -> str:
 def test_tiles_and_text_are_those_that_transformers_makes(case: dict[str, Any]) -> None:
     width, height = case["size"]
     traits = ImageTraits(case["family"], case["tile"], case["longest_edge"], 1)
-    cut = cut_of(width, height, traits)
+    cut = traits.cut(width, height)
     made = list(tiles(file(width, height, mode=case["mode"]), cut, traits.tile, _FILTERS[FILTERS[traits.family]]))
     assert len(made) == cut.tiles == case["tiles"]
     assert {len(one) for one in made} == {traits.tile_bytes}
@@ -38,7 +38,7 @@ def test_tiles_and_text_are_those_that_transformers_makes(case: dict[str, Any]) 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6), st.integers(1, 4096), st.sampled_from([32, 364, 512, 896]))
 def test_no_form_of_an_image_makes_more_tiles_than_its_longest_edge_has_room_for(width: int, height: int, longest: int, tile: int) -> None:
-    cut = cut_of(width, height, ImageTraits("idefics3", tile, longest, 64))
+    cut = ImageTraits("idefics3", tile, longest, 64).cut(width, height)
     most = -(-longest // tile)
     assert cut.rows <= most and cut.columns <= most and max(cut.rows, cut.columns) in (0, most)
     assert cut.sizes[-1] == (max(cut.columns, 1) * tile, max(cut.rows, 1) * tile)
@@ -46,6 +46,6 @@ def test_no_form_of_an_image_makes_more_tiles_than_its_longest_edge_has_room_for
 
 
 def test_a_photograph_is_thirteen_tiles_and_fewer_where_the_longest_edge_is_bounded() -> None:
-    assert cut_of(4032, 3024, IDEFICS).tiles == 13
-    assert cut_of(4032, 3024, ImageTraits("idefics3", 512, 1024, 64)).tiles == 5
-    assert cut_of(4032, 3024, ImageTraits("idefics3", 512, 512, 64)).tiles == 1
+    assert IDEFICS.cut(4032, 3024).tiles == 13
+    assert ImageTraits("idefics3", 512, 1024, 64).cut(4032, 3024).tiles == 5
+    assert ImageTraits("idefics3", 512, 512, 64).cut(4032, 3024).tiles == 1

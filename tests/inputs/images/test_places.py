@@ -16,7 +16,7 @@ from tests.support.seeing import GEMMA, IDEFICS, IDS, SeeingBackend, SeeingToken
 from quintet.errors import BadRequest, Unsupported
 from quintet.inputs.images.data_url import decoded
 from quintet.inputs.images.expansion import ProcessorTraits
-from quintet.inputs.images.layout import WORDS, Cut, ImageTraits, cut_of
+from quintet.inputs.images.layout import WORDS, Cut, ImageTraits
 from quintet.inputs.images.places import Picture, placer_of
 from quintet.inputs.sequence import SequenceSpec
 from quintet.models.special import Specials
@@ -45,7 +45,7 @@ def whole(cut: Cut, traits: ImageTraits) -> str:
 @pytest.mark.parametrize("traits", [IDEFICS, GEMMA])
 @given(st.lists(st.tuples(TEXTS, SIZES), min_size=1, max_size=4), TEXTS)
 def test_tokens_are_those_of_the_text_with_all_its_places(traits: ImageTraits, parts: list[tuple[str, tuple[int, int]]], end: str) -> None:
-    cuts = [cut_of(*size, traits) for _, size in parts]
+    cuts = [traits.cut(*size) for _, size in parts]
     pictures = [picture(cut) for cut in cuts]
     placer = placer_of(TOKENIZER, traits, "m")
     prompt = "".join(f"{text}<image>" for text, _ in parts) + end
@@ -65,7 +65,7 @@ def test_tokens_are_those_of_the_text_with_all_its_places(traits: ImageTraits, p
 
 def test_ids_are_laid_out_as_text_is() -> None:
     placer = placer_of(TOKENIZER, IDEFICS, "m")
-    one = picture(cut_of(40, 30, IDEFICS))
+    one = picture(IDEFICS.cut(40, 30))
     laid = TOKENIZER.encode_inside(placer.laid(one))
     given = placer.ids([97, placer.image, 98], [laid])
     assert placer.place(given, [one], "prompt") == placer.place(TOKENIZER.encode(placer.text("a<image>b", [one])), [one], "prompt")

@@ -33,8 +33,13 @@ class ImageTraits:
         return WORDS[self.family].around
 
     def cut(self, width: int, height: int) -> Cut:
-        """See ``cut_of``."""
-        return cut_of(width, height, self)
+        """What becomes of an image of so many pixels, both at least 1."""
+        if self.family == "gemma3":  # source: "do_pan_and_scan": False
+            return Cut(((self.tile, self.tile),))
+        longest = _longest_edge(width, height, self.longest_edge)
+        whole = _multiples(*longest, self.tile)
+        columns, rows = (edge // self.tile for edge in whole)
+        return Cut((longest, whole), rows, columns) if rows * columns > 1 else Cut((longest, whole))
 
     @property
     def tile_bytes(self) -> int:
@@ -85,16 +90,6 @@ class Cut:
     def tiles(self) -> int:
         """How many there are."""
         return self.rows * self.columns + 1
-
-
-def cut_of(width: int, height: int, traits: ImageTraits) -> Cut:
-    """What becomes of an image of so many pixels, both at least 1."""
-    if traits.family == "gemma3":  # source: "do_pan_and_scan": False
-        return Cut(((traits.tile, traits.tile),))
-    longest = _longest_edge(width, height, traits.longest_edge)
-    whole = _multiples(*longest, traits.tile)
-    columns, rows = (edge // traits.tile for edge in whole)
-    return Cut((longest, whole), rows, columns) if rows * columns > 1 else Cut((longest, whole))
 
 
 def layout(cut: Cut, traits: ImageTraits) -> str:

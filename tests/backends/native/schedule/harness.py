@@ -83,10 +83,26 @@ class WindowedRunner(ToyRunner):
         return sums * np.uint64(0xBF58476D1CE4E5B9)
 
 
+class ForgetfulPool(PagePool):
+    """Finds no page again."""
+
+    def publish(self, page: int, digest: bytes) -> None:
+        """Nothing."""
+
+
+class UncachedKv(KvCache):
+    """Computes everything: nobody waits for a page that another computes."""
+
+    def next_page(self, seq: Sample) -> bytes:
+        """None."""
+        return b""
+
+
 class Simulation:
     """An engine without its thread; ``events[request, seq]`` collects what came out.
 
     Args:
+        caching: full pages can be found again.
         window: of a ``WindowedRunner``; 0 = the toy itself.
         saved: where its full pages are kept.
         draft: a draft model, which drafts unless there is other ``speculation``.
@@ -111,12 +127,14 @@ class Simulation:
         self.config = EngineConfig(batch_tokens=batch_tokens, max_running=max_running, max_waiting=max_waiting)
         self.runner = WindowedRunner(window) if window else ToyRunner()
         self.runner.allocate(pages)
-        self.pool = PagePool(pages, caching=caching)
+        self.pool = (PagePool if caching else ForgetfulPool)(pages)
         tables = BlockTables(
             min(max_running, batch_tokens), self.runner.context // PAGE if window else min(pages, self.runner.context // PAGE)
         )
         emitter = Emitter(ToyTokenizer().eos_ids)
-        self.kv = KvCache(self.pool, tables, self.runner.row_bytes, window, batch_tokens, saved(self.runner) if saved else None)
+        self.kv = (KvCache if caching else UncachedKv)(
+            self.pool, tables, self.runner.row_bytes, window, batch_tokens, saved(self.runner) if saved else None
+        )
         self.stepper, self.costs = Stepper(self.runner, tables, samplers), costs or Costs()
         self.drafting = None
         if draft is not None:

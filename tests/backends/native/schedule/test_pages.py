@@ -14,10 +14,10 @@ from quintet.backends.native.schedule.pages import BlockTables, BrokenInvariantE
 class Pool(RuleBasedStateMachine):
     """Tables that take, share, publish, look up and release pages in any order. A digest stands for the page's contents."""
 
-    @initialize(total=st.integers(1, 8), caching=st.booleans())
-    def start(self, total: int, caching: bool) -> None:
-        self.total, self.caching = total, caching
-        self.pool = PagePool(total, caching=caching)
+    @initialize(total=st.integers(1, 8))
+    def start(self, total: int) -> None:
+        self.total = total
+        self.pool = PagePool(total)
         self.tables: list[list[int]] = []
         self.contents: dict[int, bytes | None] = {}  # of every page ever used
         self.published: set[int] = set()
@@ -64,7 +64,6 @@ class Pool(RuleBasedStateMachine):
         page = self.pool.lookup(content, with_rows=rows)
         if page is None:
             return
-        assert self.caching
         assert self.contents[page] == content, "found a page with other contents"
         assert not rows or (self.pool.rows(page) == content[0]).all()
         self.pool.share(page)

@@ -139,7 +139,7 @@ class KvCache:
     def next_page(self, seq: Sequence) -> bytes:
         """The digest of the page that holds the sequence's next token to compute; empty if it cannot come from the cache."""
         index = seq.computed // PAGE
-        return page_digest(seq, index) if self.pool.caching and index < _shareable(seq) else b""
+        return page_digest(seq, index) if index < _shareable(seq) else b""
 
     def cost(self, seq: Sequence, matched: list[int]) -> int:
         """Pages by which ``available`` drops if the sequence is admitted with these cached pages."""

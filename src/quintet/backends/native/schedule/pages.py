@@ -58,12 +58,10 @@ class PagePool:
 
     Args:
         total: pages that exist. State grows with the pages ever used, not with this number.
-        caching: full pages can be found again; without it ``publish`` does nothing.
     """
 
-    def __init__(self, total: int, *, caching: bool = True) -> None:
+    def __init__(self, total: int) -> None:
         self.total = total
-        self.caching = caching
         self._references: list[int] = []
         self._free: list[int] = []
         self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
@@ -135,8 +133,6 @@ class PagePool:
 
     def publish(self, page: int, digest: bytes) -> None:
         """Make a full, used page findable. The first page of a digest stays, unless only the new one has rows."""
-        if not self.caching:
-            return
         known = self._by_digest.get(digest)
         if known is not None:
             if known == page or known in self._rows or page not in self._rows:
