@@ -16,6 +16,7 @@ from quintet.errors import BadRequest, Overloaded, TooManyRequests
 from quintet.forks.parent import Forks
 from quintet.guides.protocol import REFUSED, TAKEN, TOO_COMPLEX, WALL_S, GuideError
 from quintet.request import Guide, GuideKind
+from quintet.shares import exceeds_share
 from quintet.turns import Turns
 
 MAX_BYTES = 256 * 1024
@@ -111,7 +112,7 @@ class GuideCheck:
     def _start(self, key: Key) -> asyncio.Task[str | GuideError]:
         tenant = key[0]
         room, own = AT_ONCE + MAX_WAITING - len(self._checks) - 1, self._of[tenant]
-        if tenant and own and own + 1 > room:  # one that leaves as much as it takes cannot shut the others out
+        if exceeds_share(tenant, own, 1, room):
             raise TooManyRequests(_OWN)
         if room < 0:
             raise Overloaded(_MANY)

@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from quintet.errors import Overloaded, TooManyRequests
+from quintet.shares import exceeds_share
 
 
 class Room:
-    """So many bytes.
+    """Of which tenants take parts, in whatever unit.
 
     Args:
         most: of all tenants together.
-        what: it is that takes room, for errors.
+        what: takes room, for errors.
     """
 
     def __init__(self, most: int, what: str) -> None:
@@ -35,17 +36,17 @@ class Room:
             self.give(tenant, size)
 
     def take(self, tenant: str, size: int, mine: int = 0) -> None:
-        """``give`` it back.
+        """A tenant holds so much more from now on, until it is given back with ``give``.
 
         Args:
-            mine: of what the tenant holds, what is for the same request.
+            mine: so much of what the tenant holds is for the request that asks: that alone is never held against it.
 
         Raises:
-            TooManyRequests: the tenant holds some already for others, and would leave less than it has.
+            TooManyRequests: the tenant holds some for other requests, and with this would hold more than it leaves.
             Overloaded: there is no room.
         """
         room, own = self._most - self._taken.total() - size, self._taken[tenant]
-        if tenant and own > mine and own + size > room:  # one that leaves as much as it takes cannot shut the others out
+        if own > mine and exceeds_share(tenant, own, size, room):
             raise TooManyRequests(f"This API key has its share of {self._what}; try again later.")
         if room < 0:
             raise Overloaded(f"There is no room for more {self._what}; try again later.")

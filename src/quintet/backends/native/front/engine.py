@@ -31,6 +31,7 @@ from quintet.inputs.images.expansion import Expansion
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared
 from quintet.inputs.tokenizer import Tokenizer
+from quintet.shares import exceeds_share
 
 
 class Engine:
@@ -99,7 +100,7 @@ class Engine:
         room, own = self._max_live - self._in_flight.live - count, self._in_flight.live_of(tenant)
         if room < 0:
             raise Overloaded("The queue is full; try again later.", self._queue_s(count))
-        if tenant and own and own + count > room:  # one that leaves as much as it takes cannot shut the others out
+        if exceeds_share(tenant, own, count, room):
             raise TooManyRequests("This API key has its share of the queue; try again later.", self._queue_s(count))
 
     async def expand(self, images: Sequence[PreparedImage], salt: bytes, tenant: str = "") -> tuple[Expansion, ...]:
