@@ -33,6 +33,46 @@ def test_what_may_be_a_string_as_well_need_not_be_quoted(playground: Opener, dia
     assert (sent[-1]["stop"], sent[-1]["early_stopping"], sent[-1]["prediction"]) == (["END", "."], True, "quoted")
 
 
+@pytest.mark.parametrize("text", ['["a"', '["a", ]', " [a, b]", '"END', '{"a": 1'])
+def test_what_begins_like_json_and_is_none_is_told_and_not_sent_as_a_string(playground: Opener, text: str) -> None:
+    one = playground()
+    page = one.open()
+    one.set(stop="END", max_tokens=2)
+    one.set(stop=text)
+    assert page.inner_text("#control-stop-note") == "This must be JSON; a text that begins like it must be quoted, as JSON has it."
+    assert (page.input_value("#control-stop"), page.get_attribute("#control-stop", "aria-invalid")) == (text, "true")
+    sent = bodies(page, "/completions")
+    go_on(one, "The sky is")
+    assert "stop" not in sent[-1]
+    one.set(stop='"[INST]"')
+    assert page.get_attribute("#control-stop", "aria-invalid") == "false"
+    go_on(one, " so")
+    assert sent[-1]["stop"] == "[INST]"
+
+
+@pytest.mark.parametrize("text", ["", "[0-9]"])
+def test_a_forms_control_that_is_set_by_hand_stays_so_when_the_output_is_looked_at(playground: Opener, text: str) -> None:
+    one = playground()
+    page = one.open()
+    page.click("#tab-form")
+    page.select_option("#form-kind", "regex")
+    until(page, VALID)
+    page.fill("#form-text", "(left|right)")
+    until(page, VALID)
+    one.set(**{"structured_outputs.regex": text})
+    page.click("#tab-form")
+    page.wait_for_timeout(600)
+    assert page.input_value("#form-kind") == "any"
+    page.click("#tab-controls")
+    assert page.input_value("[id='control-structured_outputs.regex']") == text
+    page.click("#tab-form")
+    page.select_option("#form-kind", "regex")
+    assert page.input_value("#form-text") == "(left|right)", "what was written is there"
+    until(page, VALID)
+    page.click("#tab-controls")
+    assert page.input_value("[id='control-structured_outputs.regex']") == "(left|right)"
+
+
 def test_a_reset_gives_up_the_outputs_form_as_well(playground: Opener) -> None:
     one = playground()
     page = one.open()

@@ -14,6 +14,7 @@ from conftest import URL, Opener, Playground, ask, until
 
 DIALECTS = ("openai", "fireworks", "together", "cerebras", "novita")
 VALID = "document.querySelector('#form-state').textContent.startsWith('Valid,')"
+FIGURES = "[...document.querySelectorAll('.scored .line')].map(one => one.dataset.figure).join(' ')"
 TEXT = 'The capital of France is Paris.\nThe capital of France is bananas.\n\n<b>Größe</b> 😀 und "so" weiter\nEnd.'
 
 
@@ -99,6 +100,22 @@ def test_what_one_model_scored_is_never_told_to_be_anothers(playground: Opener) 
     page.keyboard.press("Control+End")
     one.complete()
     assert (sent[-1]["model"], sent[-1]["prompt"]) == ("gap", "The capital of France")
+
+
+def test_a_score_is_there_when_the_view_is_left_and_come_back_to(playground: Opener) -> None:
+    one = scored(playground, "The capital of France\nis Paris.")
+    page = one.page
+    until(page, FIGURES)
+    shown, figures = page.text_content(".map"), page.evaluate(FIGURES)
+    page.click("nav >> text=Write")
+    page.click("nav >> text=Surprise")
+    until(page, FIGURES)
+    assert (page.text_content(".map"), page.evaluate(FIGURES)) == (shown, figures)
+    assert page.input_value(".surprise textarea") == "The capital of France\nis Paris."
+    page.click("nav >> text=Write")
+    page.click("nav >> text=Surprise")
+    page.click("[aria-label='Worst tokens'] li button >> nth=0")
+    page.wait_for_selector(".alternatives ol")
 
 
 def bodies(page: Page, path: str) -> list[dict[str, Any]]:

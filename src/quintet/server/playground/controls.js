@@ -1,7 +1,7 @@
 // Every field of the chosen dialect, as the server's own document describes it.
 
 import { html, useState } from "./vendor/htm-preact.js";
-import { become } from "./form.js";
+import { become, leave } from "./form.js";
 import { OWN, fieldsOf } from "./request.js";
 import { store, useStore } from "./store.js";
 
@@ -40,6 +40,7 @@ export function Controls() {
 }
 
 function setControl(name, value) {
+  leave(name);
   const controls = { ...store.get().controls };
   if (value === undefined) delete controls[name];
   else controls[name] = value;
@@ -105,8 +106,9 @@ function parsed(field, text) {
   try {
     return JSON.parse(text);
   } catch {
-    // What may be a string as well need not be quoted.
-    if (field.choices.some((choice) => choice.type === "string" || choice.enum)) return text;
-    throw new Error("This must be JSON.");
+    // What may be a string as well need not be quoted, unless it may be meant as something else.
+    if (!field.choices.some((choice) => choice.type === "string" || choice.enum)) throw new Error("This must be JSON.");
+    if (/^\s*["[{]/.test(text)) throw new Error("This must be JSON; a text that begins like it must be quoted, as JSON has it.");
+    return text;
   }
 }

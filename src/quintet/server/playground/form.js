@@ -44,8 +44,17 @@ let checks = 0; // how many were begun: of two that run at once the later one co
 
 /** Another form. The one before is given up: what is still being checked of it is not heeded any more. */
 export function become(kind) {
-  checks++;
   heed({});
+  turn(kind);
+}
+
+/** A control is set by hand: if it is a form's, none is kept to any more, or looking at it would set the control back. */
+export function leave(name) {
+  if (NAMES.includes(name)) turn("any");
+}
+
+function turn(kind) {
+  checks++;
   store.set({ form: { ...store.get().form, kind } });
 }
 

@@ -25,6 +25,7 @@ let state = {
   asksKey: false,
   refusal: "", // what the server said to the key that was given last
   pasted: "", // the text to score
+  scored: null, // what came of it: {tokens, model}; ids are of the model that scored, whichever is chosen later
   compared: null, // what Compare shows, see there
   gap: { before: "", after: "" }, // the text around the gap
   filled: { tokens: [], told: null }, // what was put into it

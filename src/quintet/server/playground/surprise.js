@@ -16,8 +16,8 @@ import { Legend, once } from "./words.js";
 const WORST = 12;
 
 export function Surprise() {
-  const [text, setText] = useState(() => store.get().pasted);
-  const [scored, setScored] = useState(null); // {tokens, model}: ids are of the model that scored, whichever is chosen later
+  const text = useStore((state) => state.pasted);
+  const scored = useStore((state) => state.scored);
   const running = useStore((state) => state.running);
   const model = useStore((state) => state.model);
 
@@ -26,17 +26,14 @@ export function Surprise() {
     store.set({ running: { stop: () => stopping.abort(), label: "Reading" }, problem: null });
     try {
       const tokens = echoed(await complete(await dialect("openai"), scoring(model, text), stopping.signal));
-      setScored({ tokens, model });
+      store.set({ scored: { tokens, model } }); // it is there also when the view is left and come back to
     } catch (error) {
       report("The text could not be scored", error);
     } finally {
       store.set({ running: null });
     }
   };
-  const give = (value) => {
-    setText(value);
-    store.set({ pasted: value });
-  };
+  const give = (value) => store.set({ pasted: value });
   return html`<section class="surprise sheet" aria-label="Surprise">
     <label class="stacked">Text to score
       <textarea rows=${scored ? 3 : 9} value=${text} onInput=${(event) => give(event.target.value)} placeholder="Paste a text." spellcheck=${false}></textarea></label>
