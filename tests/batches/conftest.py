@@ -17,7 +17,7 @@ from quintet.batches import runner as module
 from quintet.batches.desk import Desk
 from quintet.batches.folder import Folder
 from quintet.batches.lines import Answer
-from quintet.batches.runner import Job, Runner
+from quintet.batches.runner import PendingLine, Runner
 from quintet.batches.store import Store
 from quintet.batches.validation import Limits
 
@@ -25,11 +25,11 @@ NAME = "batch_1"
 NOW = 1_700_000_000
 
 
-def body(job: Job) -> Answer:
+def body(job: PendingLine) -> Answer:
     return Answer(200, b'{"seed": %d}' % job.line.seed)
 
 
-async def plain(job: Job) -> Answer:
+async def plain(job: PendingLine) -> Answer:
     return body(job)
 
 
@@ -54,7 +54,7 @@ class World:
             await self.desk.do(partial(Store.add_batch, batch=batch, most_open=1 + others))
 
     @asynccontextmanager
-    async def running(self, compute: Callable[[Job], Awaitable[Answer]], **more: Any) -> AsyncIterator[Runner]:
+    async def running(self, compute: Callable[[PendingLine], Awaitable[Answer]], **more: Any) -> AsyncIterator[Runner]:
         runner = Runner(self.folder, self.desk, compute, lambda: self.now, limits=Limits(1000, 1000), keep=0.0, at_once=4, **more)
         task = asyncio.create_task(runner.run())
         try:

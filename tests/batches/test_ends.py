@@ -10,11 +10,11 @@ from tests.batches.conftest import NAME, NOW, World, body, plain
 from quintet.batch import ENDED, Status
 from quintet.batches import runner as module
 from quintet.batches.lines import Answer
-from quintet.batches.runner import Job
+from quintet.batches.runner import PendingLine
 from quintet.batches.store import Store
 
 
-async def ten_alone(job: Job) -> Answer:
+async def ten_alone(job: PendingLine) -> Answer:
     """The first ten lines are computed, no other ever."""
     if job.line.number > 10:
         await asyncio.Event().wait()

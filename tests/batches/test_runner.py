@@ -19,7 +19,7 @@ from quintet.batch import ENDED, Status
 from quintet.batches import runner as module
 from quintet.batches.folder import Draft, Folder
 from quintet.batches.lines import Answer, Line
-from quintet.batches.runner import MOST_FAILURES, AgainError, Job
+from quintet.batches.runner import MOST_FAILURES, AgainError, PendingLine
 from quintet.batches.store import Store
 from quintet.batches.validation import Found, validate
 
@@ -29,7 +29,7 @@ def test_lines_are_written_in_their_order_whatever_order_they_end_in(world: Worl
     monkeypatch.setattr(module, "_PIECE_BYTES", piece)
 
     async def go() -> None:
-        async def slow_first(job: Job) -> Answer:
+        async def slow_first(job: PendingLine) -> Answer:
             await asyncio.sleep(0.02 * (job.line.number % 4 == 1))
             return body(job) if job.line.number % 7 else Answer(400, b'{"error": 1}')
 
@@ -75,7 +75,7 @@ def test_lines_that_wait_for_an_engine_that_is_busy_keep_no_other_engine_from_th
     later = f"{NAME}_6"
 
     async def go() -> None:
-        async def held(job: Job) -> Answer:
+        async def held(job: PendingLine) -> Answer:
             if job.batch.id != later:
                 await asyncio.Event().wait()
             return body(job)
@@ -105,7 +105,7 @@ def test_no_more_bodies_are_in_memory_than_lines_are_computed_however_many_batch
     async def go() -> None:
         go_on = asyncio.Event()
 
-        async def held(job: Job) -> Answer:
+        async def held(job: PendingLine) -> Answer:
             await go_on.wait()
             return body(job)
 
@@ -154,7 +154,7 @@ def test_overload_is_waited_for_and_an_engine_that_dies_over_a_line_only_so_ofte
     monkeypatch.setattr(module, "_LONGEST_S", 0.01)
     tries: Counter[int] = Counter()
 
-    async def compute(job: Job) -> Answer:
+    async def compute(job: PendingLine) -> Answer:
         tries[job.line.number] += 1
         if job.line.number == 1 and tries[1] < 20:
             raise AgainError(0.001)
@@ -186,7 +186,7 @@ def test_a_process_that_ends_anywhere_leaves_a_batch_that_the_next_one_ends_to_t
         once: set[int] = set()
         ends = asyncio.Event()
 
-        async def compute(job: Job) -> Answer:
+        async def compute(job: PendingLine) -> Answer:
             if job.line.number not in once:
                 once.add(job.line.number)
                 ends.set()
@@ -250,7 +250,7 @@ def test_a_full_disk_holds_what_is_computed_begins_nothing_new_and_goes_on(world
             raise OSError(errno.ENOSPC, "full")
         room(self, more)
 
-    async def compute(job: Job) -> Answer:
+    async def compute(job: PendingLine) -> Answer:
         begun.append(job.line.number)
         return body(job)
 

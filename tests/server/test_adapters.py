@@ -11,7 +11,7 @@ from tests.server.asgi import JSON, SOURCE, Answer, acall
 from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
-from quintet.engines.adapters import Room
+from quintet.engines.adapters import LoraConfig
 from quintet.engines.entry import Model
 from quintet.engines.names import name_models
 from quintet.engines.registry import Registry
@@ -54,8 +54,8 @@ class World:
 
     def __init__(self) -> None:
         self.engine = Adapting()
-        room = Room(2, check, (("first", "/first"),))
-        made = [Model("plain", ScriptedBackend), Model("base", lambda: self.engine, loras=room)]
+        loras = LoraConfig(2, check, (("first", "/first"),))
+        made = [Model("plain", ScriptedBackend), Model("base", lambda: self.engine, loras=loras)]
         names = name_models([("plain",), ("base",)], [("gpt-*", "base")]).adding("first", "base")
         self.registry = Registry(made, names)
         self.app = create_app(self.registry, ServerConfig(admin_key="admin"), source=SOURCE)

@@ -19,7 +19,7 @@ from quintet.backends.toy import toy_loader
 from quintet.batch import Batch, NewBatch
 from quintet.batches import runner
 from quintet.batches.lines import Answer, Line
-from quintet.batches.runner import Job
+from quintet.batches.runner import PendingLine
 from quintet.config import BatchConfig, EngineConfig, LedgerConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines import registry as engines
@@ -275,7 +275,7 @@ def test_the_lines_of_a_key_that_is_not_in_force_wait_for_it(tmp_path: Path, mon
     tried: list[int] = []
     answered: list[int] = []
 
-    async def noted(lines: server_lines.Lines, job: Job) -> Answer:
+    async def noted(lines: server_lines.Lines, job: PendingLine) -> Answer:
         if job.line.number > 50:
             await gone.wait()
         tried.append(job.line.number)
@@ -344,7 +344,7 @@ def failing(error: Exception) -> Answer:
 
     batch = Batch("batch_1", "", "openai", NewBatch("file-1", "/v1/completions", "24h", 60), 0, 60)
     compute = server_lines.Lines(lambda _: Fails(), SimpleNamespace(owner=lambda _: ANYBODY), SOURCE)  # type: ignore[arg-type, return-value]
-    return asyncio.run(compute(runner.Job(batch, Line(1, 0, 2, "a", 0), b"{}")))
+    return asyncio.run(compute(runner.PendingLine(batch, Line(1, 0, 2, "a", 0), b"{}")))
 
 
 def test_unloading_a_model_waits_for_no_line_and_its_batches_wait_until_it_is_asked_for(

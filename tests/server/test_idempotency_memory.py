@@ -153,14 +153,14 @@ def test_all_that_is_recorded_at_the_same_time_has_a_bound_and_a_small_answer_al
     count, most, small, frame = 12, 60_000, 2000, 1000
     monkeypatch.setattr(idempotency, "OPEN_BYTES", most)
     monkeypatch.setattr(idempotency, "SMALL_BYTES", small)
-    rooms, held, take = set(), [0], idempotency.Room.take
+    rooms, held, take = set(), [0], idempotency.RecordingRoom.take
 
-    def watched(self: idempotency.Room, caller: str, more: int) -> None:
+    def watched(self: idempotency.RecordingRoom, caller: str, more: int) -> None:
         take(self, caller, more)
         rooms.add(self)
         held.append(self.held)
 
-    monkeypatch.setattr(idempotency.Room, "take", watched)
+    monkeypatch.setattr(idempotency.RecordingRoom, "take", watched)
 
     async def scenario(world: World, clock: Clock) -> None:
         long = {**PROMPT, "max_tokens": 400, "stream": True}
@@ -183,7 +183,7 @@ def test_all_that_is_recorded_at_the_same_time_has_a_bound_and_a_small_answer_al
 
 
 def test_who_records_more_than_an_even_part_leaves_room_to_others() -> None:
-    room = idempotency.Room()
+    room = idempotency.RecordingRoom()
     room.take("one", idempotency.OPEN_BYTES)
     assert not room.lacks("one"), "alone it has all"
     room.take("other", 1)

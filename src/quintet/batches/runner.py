@@ -66,7 +66,7 @@ class AgainError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PendingLine:
     """A line that is to be computed.
 
     Args:
@@ -78,7 +78,7 @@ class Job:
     body: bytes
 
 
-Compute = Callable[[Job], Awaitable[Answer]]
+Compute = Callable[[PendingLine], Awaitable[Answer]]
 """Raises ``AgainError`` and nothing else."""
 
 
@@ -263,9 +263,9 @@ class Runner:
         while True:
             async with self._places[self._engine(batch)]:
                 # Read here: bodies are as large as any request's, and of a hundred batches as many lines as one computes would wait.
-                job = Job(batch, line, await asyncio.to_thread(_body, path, line))
+                pending = PendingLine(batch, line, await asyncio.to_thread(_body, path, line))
                 try:
-                    await self._record(batch, line, await self._compute(job))
+                    await self._record(batch, line, await self._compute(pending))
                     return
                 except AgainError as error:
                     again = error

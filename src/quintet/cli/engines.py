@@ -212,7 +212,12 @@ class Plan:
         return Engine(self._link(), self.config)
 
     def begin(self, ahead: Ahead) -> Callable[[], Engine]:
-        """Have a worker load already, before there is an event loop; what is as ``supervise``, and gives its engine that worker first."""
+        """Start a worker that loads the model while there is no event loop yet.
+
+        Returns:
+            What is called in place of ``supervise``. The first engine that it makes takes over this worker; each later one, as when the
+            model was unloaded meanwhile, starts a worker of its own.
+        """
         links = [self._link()]
         links[0].begin(ahead)
         return lambda: Engine(links.pop() if links else self._link(), self.config)
@@ -296,7 +301,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DraftPlan:
     """A draft model, and what it needs: bytes of its weights, and of the keys and values of a token."""
 
     model: StoredModel
@@ -304,7 +309,7 @@ class Draft:
     kv_per_token: int
 
 
-def find_draft(model: StoredModel, reference: str, report: Report, kv_type: KvType, *, offline: bool) -> Draft:
+def find_draft(model: StoredModel, reference: str, report: Report, kv_type: KvType, *, offline: bool) -> DraftPlan:
     """The draft model for a model, fetched if need be.
 
     Raises:
@@ -316,7 +321,7 @@ def find_draft(model: StoredModel, reference: str, report: Report, kv_type: KvTy
     draft = store.resolve(reference, report, offline=offline)
     file = open_model(draft.path)
     require_same_tokens(model, draft)
-    return Draft(draft, total(least(file.tensors)), kv_per_token(file.spec, kv_type))
+    return DraftPlan(draft, total(least(file.tensors)), kv_per_token(file.spec, kv_type))
 
 
 def _vllm(options: EngineOptions, model: StoredModel, report: Report) -> Plan:

@@ -134,8 +134,8 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     named = {first: _known_as(first, one) for first, one in zip(dict.fromkeys(names.exact.values()), plans, strict=True)}
     _require_tokens(roles, named)
     pinned = {names.exact[name] for name in options.pins}
-    names, rooms = loras.plan(options.loras, named, names)
-    plans = tuple(one for one, _ in rooms)
+    names, planned = loras.plan(options.loras, named, names)
+    plans = tuple(one for one, _ in planned)
     models = tuple(
         Model(
             first,
@@ -147,12 +147,12 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
             mapped=one.mapped,
             preparer=one.preparer,
             moderation=roles.get(first),
-            loras=room,
+            loras=taken,
             context=one.context if one.vllm is None or one.vllm.context else None,  # vLLM makes more of a model's configuration
             speculative=one.kind == "native" and one.config.speculation,
             settings=_settings(one),
         )
-        for first, (one, room) in zip(named, rooms, strict=True)
+        for first, (one, taken) in zip(named, planned, strict=True)
     )
     if not options.engine.elsewhere:
         _check_memory(models)

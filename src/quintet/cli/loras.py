@@ -1,4 +1,4 @@
-"""``--lora``: which LoRA adapters a model begins with, and its room for more."""
+"""``--lora``: which LoRA adapters a model begins with, and which more it takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from quintet.cli.console import OptionError
 from quintet.cli.engines import Plan
 from quintet.cli.vllm import DEFAULT_RANK
-from quintet.engines.adapters import Room
+from quintet.engines.adapters import LoraConfig
 from quintet.engines.names import Names
 from quintet.errors import ModelError, shorten
 from quintet.models.files import expanded
@@ -38,8 +38,8 @@ def parse(text: str) -> Given:
     return Given(name, base, str(expanded(path).absolute()))
 
 
-def plan(given: Sequence[str], plans: Mapping[str, Plan], names: Names) -> tuple[Names, list[tuple[Plan, Room | None]]]:
-    """The names with the adapters', and each model's plan with its room.
+def plan(given: Sequence[str], plans: Mapping[str, Plan], names: Names) -> tuple[Names, list[tuple[Plan, LoraConfig | None]]]:
+    """The names with the adapters', and each model's plan with what it takes of adapters.
 
     Args:
         plans: by the models' first names.
@@ -53,13 +53,13 @@ def plan(given: Sequence[str], plans: Mapping[str, Plan], names: Names) -> tuple
     for one in asked:
         if one.base not in names.exact:
             raise OptionError(f"--lora: MODEL must be one of {', '.join(names.exact)}, got {shorten(one.base)}.")
-    made = [_room(of, [one for one in asked if names.exact[one.base] == first]) for first, of in plans.items()]
+    made = [_config(of, [one for one in asked if names.exact[one.base] == first]) for first, of in plans.items()]
     for one in asked:
         names = names.adding(one.name, names.exact[one.base])
     return names, made
 
 
-def _room(of: Plan, asked: Sequence[Given]) -> tuple[Plan, Room | None]:
+def _config(of: Plan, asked: Sequence[Given]) -> tuple[Plan, LoraConfig | None]:
     if of.vllm is None:
         if asked:
             raise OptionError(f"--lora is nothing to the native engine, which computes {of.name}; --engine vllm takes LoRA adapters.")
@@ -84,7 +84,7 @@ def _room(of: Plan, asked: Sequence[Given]) -> tuple[Plan, Room | None]:
         except ModelError as error:
             raise ModelError(f"--lora {one.name}: {error}") from None
     source = replace(of.vllm, options=replace(options, max_loras=most, max_lora_rank=rank))
-    return replace(of, vllm=source), Room(most, check, tuple((one.name, one.path) for one in asked))
+    return replace(of, vllm=source), LoraConfig(most, check, tuple((one.name, one.path) for one in asked))
 
 
 def _rank(one: Given) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from quintet.backends.native.worker.load import load_tokenizer
 from quintet.cli.console import ConsoleReport, OptionError, print_line
 from quintet.cli.describe import Description, check_context, describe
-from quintet.cli.engines import TOY, Draft, find_draft
+from quintet.cli.engines import TOY, DraftPlan, find_draft
 from quintet.config import EngineConfig, KvType, Quantize
 from quintet.errors import ModelError
 from quintet.inputs.infill import infill
@@ -100,7 +100,7 @@ def _require_file(reference: str) -> None:
         raise OptionError("the toy model has no file: there is nothing to fetch or to describe.")
 
 
-def _draft_row(draft: Draft, context: int) -> tuple[str, str]:
+def _draft_row(draft: DraftPlan, context: int) -> tuple[str, str]:
     kv = draft.kv_per_token * context
     needs = f"about {human(draft.weights + kv)} more: weights {human(draft.weights)}, KV cache {human(kv)} for {context} tokens"
     return "draft model", f"{draft.model.reference}, {needs}"

@@ -12,8 +12,8 @@ from quintet.inputs.sequence import Adapter
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """A model's room for adapters.
+class LoraConfig:
+    """Which adapters a model takes.
 
     Args:
         most: at once.
@@ -58,10 +58,10 @@ class Adapters:
     _coming: dict[str, Lora] = field(default_factory=dict)
     _ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def begin(self, model: str, room: Room) -> None:
+    def begin(self, model: str, config: LoraConfig) -> None:
         """Those that are there from the start."""
-        for name, path in room.given:
-            self.named[name] = Lora(model, Adapter(next(self._ids), path, room.check(path)))
+        for name, path in config.given:
+            self.named[name] = Lora(model, Adapter(next(self._ids), path, config.check(path)))
 
     @contextlib.contextmanager
     def coming(self, name: str, model: str, path: str, digest: str, most: int) -> Iterator[Lora]:

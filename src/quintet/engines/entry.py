@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 
 from quintet.backends.base import Backend, Health, Pages, State
-from quintet.engines.adapters import Room
+from quintet.engines.adapters import LoraConfig
 from quintet.errors import CLOSING, EngineFailed, Overloaded
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -37,7 +37,7 @@ class Model:
         mapped: its weights are a file's memory: free when others need it, and read again. Where they do not fit, it runs, but slowly.
         preparer: for an engine that ``start`` made.
         moderation: how it is asked whether a text is safe; ``None`` = it is not.
-        loras: its room for LoRA adapters; ``None`` = it takes none.
+        loras: which LoRA adapters it takes; ``None`` = none.
         context: most tokens of prompt and completion; ``None`` = that is known once it is loaded.
         speculative: tokens may be drafted for it.
         settings: a digest of what the server was told that changes answers, though the engine knows nothing of it; empty = nothing.
@@ -52,7 +52,7 @@ class Model:
     mapped: bool = False
     preparer: PreparerOf = Preparer
     moderation: Format | None = None
-    loras: Room | None = None
+    loras: LoraConfig | None = None
     context: int | None = None
     speculative: bool = False
     settings: str = ""
@@ -95,7 +95,7 @@ class Entry:
         self._preparer: Preparer | None = None
         self.users = 0  # requests that need it now
         self._answered = 0  # of these, those whose answers have ended
-        self._given = 0  # of these, those that ask nothing more of the engine
+        self._given = 0  # of these, those that ask nothing more of the engine, see ``given``
         self._yielding: set[asyncio.Timeout] = set()  # of these, those that end when the model is to be unloaded
         self.put_away = False  # an administrator unloaded it, and nobody who waits has asked for it since
         self.used = clock()  # when it last had one
@@ -160,7 +160,11 @@ class Entry:
 
     @contextlib.contextmanager
     def given(self) -> Iterator[None]:
-        """As long as a request, which holds it, asks nothing more of this engine, whose ``live`` tells when what it has asked has ended."""
+        """As long as a request that is ``held`` asks nothing more of this engine, though it is not over: ``unload`` does not wait for it.
+
+        Either the engine has all of its work, and ``live`` tells when that has ended, however long the client reads the answer. Or it
+        waits for the engine that is loaded after this one.
+        """
         self._given += 1
         try:
             yield

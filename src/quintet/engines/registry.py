@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from quintet.backends.base import Backend, State
-from quintet.engines.adapters import Adapters, Lora, Room
+from quintet.engines.adapters import Adapters, Lora, LoraConfig
 from quintet.engines.entry import POLL_S, Entry, Model, Phase
 from quintet.engines.names import Names
 from quintet.errors import CLOSING, BadRequest, Loading, ModelError, ModelNotFound, Overloaded, shorten
@@ -180,15 +180,15 @@ class Registry:
         if entry.backend is not None:
             await asyncio.shield(self._unload(entry))
 
-    def first_with_room(self) -> Entry:
+    def first_with_loras(self) -> Entry:
         """The first model that takes adapters, or else the first."""
         return next((entry for entry in self.entries.values() if entry.model.loras is not None), next(iter(self.entries.values())))
 
-    def room(self, entry: Entry) -> Room:
-        """A model's room for adapters.
+    def loras(self, entry: Entry) -> LoraConfig:
+        """Which adapters a model takes.
 
         Raises:
-            BadRequest: it has none.
+            BadRequest: none.
         """
         if entry.model.loras is None:
             rule = "must be a model that takes LoRA adapters: --engine vllm, with --max-loras"
@@ -203,7 +203,7 @@ class Registry:
             BadRequest: the model takes none, or no more, or the name is taken or none.
         """
         self._require_new(name, entry)
-        with self.adapters.coming(name, entry.name, path, digest, self.room(entry).most) as lora:
+        with self.adapters.coming(name, entry.name, path, digest, self.loras(entry).most) as lora:
             yield lora
             self.names = self._require_new(name, entry)
 

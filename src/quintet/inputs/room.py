@@ -11,11 +11,11 @@ from quintet.shares import exceeds_share
 
 
 class Room:
-    """Of which tenants take parts, in whatever unit.
+    """So much of something, such as bytes, of which tenants hold parts.
 
     Args:
-        most: of all tenants together.
-        what: takes room, for errors.
+        most: that all tenants together may hold.
+        what: they hold, for errors.
     """
 
     def __init__(self, most: int, what: str) -> None:
@@ -36,10 +36,10 @@ class Room:
             self.give(tenant, size)
 
     def take(self, tenant: str, size: int, mine: int = 0) -> None:
-        """A tenant holds so much more from now on, until it is given back with ``give``.
+        """The tenant holds ``size`` more from now on, until that is given back with ``give``.
 
         Args:
-            mine: so much of what the tenant holds is for the request that asks: that alone is never held against it.
+            mine: how much of what the tenant holds is for this very request, which is not refused for that alone.
 
         Raises:
             TooManyRequests: the tenant holds some for other requests, and with this would hold more than it leaves.

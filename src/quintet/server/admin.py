@@ -7,7 +7,7 @@ import logging
 from quintet.backends.base import Backend
 from quintet.config import ServerConfig
 from quintet.dialects.admin import BASE_MODEL, model_status, parse_adapter, parse_adapter_name, parse_model
-from quintet.engines.adapters import Lora, Room
+from quintet.engines.adapters import Lora, LoraConfig
 from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry
 from quintet.errors import BadRequest, ModelError, ModelNotFound, Overloaded, shorten
@@ -66,8 +66,8 @@ class Admin:
         """Answered when the adapter has computed a token."""
         asked = parse_adapter(await self._body(call))
         entry = self._base(asked.base, call)
-        room = self._registry.room(entry)
-        digest = await self._registry.executor.run(call.caller.tenant, lambda: _digest(room, asked.path))
+        loras = self._registry.loras(entry)
+        digest = await self._registry.executor.run(call.caller.tenant, lambda: _digest(loras, asked.path))
         with entry.held(), self._registry.adding(entry, asked.name, asked.path, digest) as lora:
             await self._try(entry, await self._models.ready(call, entry), lora)
         _log.info("the LoRA adapter %s of %s is loaded from %s", asked.name, entry.name, asked.path)
@@ -82,7 +82,7 @@ class Admin:
 
     def _base(self, name: str, call: Call) -> Entry:
         if not name:
-            return self._registry.first_with_room()
+            return self._registry.first_with_loras()
         try:
             return self._models.find(name, call).entry
         except ModelNotFound as error:
@@ -108,9 +108,9 @@ class Admin:
         return await call.http.body(self._max_body)
 
 
-def _digest(room: Room, path: str) -> str:
+def _digest(loras: LoraConfig, path: str) -> str:
     try:
-        return room.check(path)
+        return loras.check(path)
     except ModelError as error:
         raise BadRequest("lora_path", f"cannot be loaded: {error}".rstrip("."), shorten(path)) from None
 

@@ -24,7 +24,8 @@ LARGE_BYTES = 128 * 1024
 """A request from this size on takes room until it is answered: its texts stay with it, in whatever number requests wait for a model."""
 
 ID_BYTES = 36
-"""Of a prompt's token id beside the digits that it was, which may be four: a number and a place in a list of them."""
+"""Memory of a token id of a prompt, beside its digits in the body: an ``int`` of 28 bytes, and 8 in a list. The digits may be four bytes,
+so a body's size alone says little of what its ids take."""
 
 MOST_BYTES = 128 * 1024 * 1024
 """Of all large requests; at least two of the largest."""

@@ -6,8 +6,8 @@ what there is of it so far; the work is not ended by its leaving. Only a whole a
 
 The key belongs to the API key that sent it, and to the request's bytes: the same key with another request is an error, never another's
 answer. Recordings live in this process, for ``KEEP_S`` seconds at most and as long as there is room; the first to go are the oldest of
-whoever holds the most, so nobody can push out what others keep. What is being recorded has room too (``Room``): an answer that finds none
-is passed on without being kept.
+whoever holds the most, so nobody can push out what others keep. What is being recorded has room too (``RecordingRoom``): an answer that
+finds none is passed on without being kept.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _KEY = re.compile(r"[!-~]{1,256}")
 _Name = tuple[str, str]
 
 
-class Room:
+class RecordingRoom:
     """For recordings while they are made, shared between callers: one that holds more than an even part leaves half of it to others."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Once:
         self._most = most
         self._clock = clock
         self._gate = gate
-        self._room = Room()
+        self._room = RecordingRoom()
         self._recordings: OrderedDict[_Name, Recording] = OrderedDict()  # the oldest first
         self._sizes: Counter[str] = Counter()  # bytes that are kept for each caller
         self._tasks: set[asyncio.Task[None]] = set()
@@ -168,7 +168,7 @@ class Recording:
         room: in which it is made, for ``caller``.
     """
 
-    def __init__(self, request_id: str, digest: bytes, began: float, room: Room, caller: str) -> None:
+    def __init__(self, request_id: str, digest: bytes, began: float, room: RecordingRoom, caller: str) -> None:
         self.request_id, self.digest, self.began = request_id, digest, began
         self._room, self._caller = room, caller
         self.size = 0
@@ -306,17 +306,21 @@ class Recording:
 
 
 class _Bell:
-    """Wakes all who wait. As long as nobody does it is next to nothing, of which kept answers are many; an event of asyncio's is not."""
+    """Wakes whoever waits for it when it rings; who begins to wait later waits for the next ring.
+
+    Each kept answer has two, for which nobody waits any more: an empty list is a tenth of what an ``asyncio.Event`` takes in memory.
+    """
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
 
     def heard(self) -> asyncio.Future[None]:
-        """Done when it rings next."""
+        """A future that is done at the next ring."""
         self._waiting.append(asyncio.get_running_loop().create_future())
         return self._waiting[-1]
 
     def ring(self) -> None:
+        """Wake all who wait now."""
         waiting, self._waiting = self._waiting, []
         for one in waiting:
             if not one.done():

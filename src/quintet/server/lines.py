@@ -11,7 +11,7 @@ import msgspec
 
 from quintet.batch import Batch, Tokens
 from quintet.batches.lines import Answer, token_of
-from quintet.batches.runner import AgainError, Job
+from quintet.batches.runner import AgainError, PendingLine
 from quintet.dialects.base import Format, Headers, Identity, Parsed, Renderer
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.registry import Registry
@@ -44,9 +44,9 @@ class Lines:
         self._auth = auth
         self._source = source
 
-    async def __call__(self, job: Job) -> Answer:
+    async def __call__(self, pending: PendingLine) -> Answer:
         """See ``Compute``. All that an answer is made of but the request is fixed: its seed, its id and its time."""
-        batch, line = job.batch, job.line
+        batch, line = pending.batch, pending.line
         token = token_of(batch.id, line.number)
         provider = PROVIDERS[batch.dialect]
         source = replace(self._source, now=lambda: batch.created, token=lambda: token, seed=lambda: line.seed)
@@ -57,7 +57,7 @@ class Lines:
             warnings.extend(value.decode("latin-1") for name, value in message.get("headers", ()) if name == b"warning")
             parts.append(message.get("body", b""))
 
-        http = _request(job, f"req-{token}", send)
+        http = _request(pending, f"req-{token}", send)
         try:
             caller = replace(self._auth.owner(batch.owner), background=True)
             call = Call(http, provider, None, "", self._source.clock(), caller)
@@ -93,14 +93,14 @@ def _again(error: Exception, answer: Answer) -> AgainError | None:
     return AgainError(_ENGINE_S, answer) if isinstance(error, EngineFailed) else None
 
 
-def _request(job: Job, request_id: str, send: Callable[[Message], object]) -> Request:
+def _request(pending: PendingLine, request_id: str, send: Callable[[Message], object]) -> Request:
     """As if somebody had sent it who never leaves."""
-    arriving: list[Message] = [{"type": "http.request", "body": job.body, "more_body": False}]
+    arriving: list[Message] = [{"type": "http.request", "body": pending.body, "more_body": False}]
 
     async def receive() -> Message:
         return arriving.pop() if arriving else await asyncio.get_running_loop().create_future()
 
-    scope = {"method": "POST", "path": job.batch.asked.endpoint, "headers": [(b"content-type", b"application/json")]}
+    scope = {"method": "POST", "path": pending.batch.asked.endpoint, "headers": [(b"content-type", b"application/json")]}
     return Request(scope, receive, send, request_id)  # type: ignore[arg-type]
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from quintet.backends.base import Counts, Pages
 from quintet.backends.native.schedule.emit import FAILED, NUMERICAL
-from quintet.backends.native.schedule.waiting import Turns
+from quintet.backends.native.schedule.waiting import FairQueue
 from quintet.backends.native.wire.messages import (
     Abort,
     Died,
@@ -88,7 +88,7 @@ class VllmWorker:
         self._sidecar, self._clock, self._send, self._eos_ids = sidecar, clock, send, eos_ids
         self._compiling = Compiling(sidecar, clock, self._compiled_soon)
         self._pictures = Pictures(send)
-        self._waiting: Turns[VllmSequence] = Turns()
+        self._waiting: FairQueue[VllmSequence] = FairQueue()
         self._queued: set[VllmSequence] = set()  # those in it
         self._requests: dict[int, list[VllmSequence]] = {}  # that have not ended
         self._started: set[int] = set()  # of these, whom the front was told of

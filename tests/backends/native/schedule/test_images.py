@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from quintet.backends.native.schedule.images import Encodings, Given, Job, Key, PromptImages
+from quintet.backends.native.schedule.images import Encodings, Given, Key, PendingImage, PromptImages
 from quintet.backends.native.schedule.sequence import Group
 from quintet.inputs.images.value import PreparedImage
 
@@ -122,7 +122,7 @@ class TestIdentity:
 
 
 class TestTurns:
-    def waiting(self, encodings: Encodings, *who: tuple[str, int, str, bytes]) -> Job | None:
+    def waiting(self, encodings: Encodings, *who: tuple[str, int, str, bytes]) -> PendingImage | None:
         """Tenant, request, image and salt of each."""
         return encodings.next(
             (tenant, request, PromptImages((image(name, (0, 4)),), salt, encodings), 0) for tenant, request, name, salt in who

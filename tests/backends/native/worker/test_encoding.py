@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quintet.backends.native.core.types import F32, U8
-from quintet.backends.native.schedule.images import Job
+from quintet.backends.native.schedule.images import PendingImage
 from quintet.backends.native.wire.messages import Pixels, Wanted
 from quintet.backends.native.worker.encoding import ALONE_S, PIECE_S, Encoding
 from quintet.inputs.images.value import PreparedImage
@@ -48,19 +48,19 @@ class World:
         self.encoder, self.asked = SlowEncoder(speed), list[Wanted]()
         self.encoding = Encoding(self.encoder, lambda: self.encoder.now, self.asked.append)
 
-    def step(self, job: Job | None, *, alone: bool = False) -> tuple[F32 | None, float]:
+    def step(self, job: PendingImage | None, *, alone: bool = False) -> tuple[F32 | None, float]:
         """What came of it, and the seconds that it took."""
         begin = self.encoder.now
         return self.encoding.step(job, alone=alone), self.encoder.now - begin
 
-    def send(self, job: Job) -> None:
+    def send(self, job: PendingImage) -> None:
         self.encoding.take(Pixels(job.image.digest, job.image.pixels))
 
 
-def job(name: str, tiles: int, request: int = 1) -> Job:
+def job(name: str, tiles: int, request: int = 1) -> PendingImage:
     pixels = b"".join(bytes([tile + 1] * TILE) for tile in range(tiles))
     image = PreparedImage(hashlib.sha256(name.encode()).digest(), ((0, 2 * tiles),), (0, 2 * tiles), (tiles, 2, 2), pixels)
-    return Job((b"", image.digest), request, image)
+    return PendingImage((b"", image.digest), request, image)
 
 
 @pytest.mark.parametrize("alone", [False, True])

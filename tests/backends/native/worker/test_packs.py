@@ -234,8 +234,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from quintet.backends.native.worker.packs import Packs
-with Packs(Path(sys.argv[1]), 1 << 30).draft() as draft:
-    print(draft.name, flush=True)
+with Packs(Path(sys.argv[1]), 1 << 30).begin() as pack:
+    print(pack.name, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -245,9 +245,9 @@ def test_what_a_killed_writer_left_goes_and_what_a_living_one_writes_stays(model
     done = subprocess.run([sys.executable, "-c", KILLED, cache.folder], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
     assert [file.name for file in folder.iterdir()] == [done.stdout.strip()]
-    with packs.Packs(folder, LIMIT).draft() as draft:
+    with packs.Packs(folder, LIMIT).begin() as pack:
         loads.load(model, cache)
-        assert {file.name for file in folder.iterdir()} == {draft.name, pack_of(cache).name}
+        assert {file.name for file in folder.iterdir()} == {pack.name, pack_of(cache).name}
     assert list(folder.iterdir()) == [pack_of(cache)]
 
 

@@ -35,7 +35,7 @@ _PLACE = struct.Struct("<iii")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PendingImage:
     """An image that is to be encoded.
 
     Args:
@@ -113,20 +113,20 @@ class Encodings:
         """Drop what nobody is going to need for now."""
         self._shrink(0)
 
-    def next(self, wanted: Iterable[tuple[str, int, PromptImages, int]]) -> Job | None:
+    def next(self, wanted: Iterable[tuple[str, int, PromptImages, int]]) -> PendingImage | None:
         """Which image is encoded in this step: one that was begun, as long as it is wanted; else of the tenant that has waited longest.
 
         Args:
             wanted: of each prompt that is being computed, in the order in which they came: tenant, request, images, and positions computed.
         """
-        jobs: list[tuple[str, Job]] = []
+        jobs: list[tuple[str, PendingImage]] = []
         self._needed = set()
         for tenant, request_id, images, computed in wanted:
             ahead = images.after(computed)
             self._needed |= ahead.keys()
             missing = next((key for key in ahead if key not in self._rows), None)
             if missing is not None:
-                jobs.append((tenant, Job(missing, request_id, ahead[missing])))
+                jobs.append((tenant, PendingImage(missing, request_id, ahead[missing])))
         self._served = {tenant: self._served.get(tenant, 0) for tenant, _ in jobs}
         going = next((job for _, job in jobs if job.key == self._current), None)
         if going or not jobs:

@@ -15,7 +15,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from quintet.backends.native.core.types import F32, U8, Scores
-from quintet.backends.native.schedule.images import Given, Job
+from quintet.backends.native.schedule.images import Given, PendingImage
 from quintet.backends.native.schedule.sequence import Sequence
 
 
@@ -129,7 +129,7 @@ class Plan:
     copies: list[tuple[int, int]] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
     tokens: int = 0
-    encoding: Job | None = None
+    encoding: PendingImage | None = None
     restoring: bool = False
 
     def add(self, segment: Segment) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import U8
 from quintet.backends.native.schedule.chunks import cost, prefill
-from quintet.backends.native.schedule.images import Job
+from quintet.backends.native.schedule.images import PendingImage
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.plan import Kind, Plan, Segment
 from quintet.backends.native.schedule.queues import Queues
@@ -200,7 +200,7 @@ class Planner:
 
     # -- images ----------------------------------------------------------------------------------------------------------------
 
-    def _encoding(self) -> Job | None:
+    def _encoding(self) -> PendingImage | None:
         """The image whose turn it is, of those in prompts that are being computed."""
         with_images = ((seq, seq.group.images) for seq in self._running if seq.state is _PREFILLING)
         wanted = ((seq.group.tenant, seq.request_id, images, seq.computed) for seq, images in with_images if images)

@@ -59,10 +59,11 @@ class _Tenant(Generic[S]):
         return self.background, self.tag
 
 
-class Turns(Generic[S]):
-    """After a sequence was taken, its tenant goes behind others as its weight has it, and its request behind the tenant's others.
+class FairQueue(Generic[S]):
+    """The sequences that wait, in the order of their turns.
 
-    So neither a request with many sequences nor a tenant with many requests delays others for long.
+    After a sequence was taken, its tenant goes behind others as its weight has it, and its request behind the tenant's others. So
+    neither a request with many sequences nor a tenant with many requests delays others for long.
     """
 
     def __init__(self) -> None:
@@ -139,5 +140,5 @@ class Turns(Generic[S]):
         insort(self._turns, tenant, key=lambda one: one.turn)
 
 
-class WaitingQueue(Turns[Sequence]):
+class WaitingQueue(FairQueue[Sequence]):
     """Of the native engine's sequences."""

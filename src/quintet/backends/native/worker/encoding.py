@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from quintet.backends.native.core.types import F32, Encoder
-from quintet.backends.native.schedule.images import Job
+from quintet.backends.native.schedule.images import PendingImage
 from quintet.backends.native.wire.messages import Pixels, Wanted
 
 PIECE_S = 0.04
@@ -40,7 +40,7 @@ class Encoding:
 
     def __init__(self, encoder: Encoder, clock: Callable[[], float], ask: Callable[[Wanted], None]) -> None:
         self._encoder, self._clock, self._ask = encoder, clock, ask
-        self._job: Job | None = None
+        self._job: PendingImage | None = None
         self._pixels: bytes | None = None
         self._tile = -1  # that is being encoded
         self._done: list[F32] = []  # rows of those before it
@@ -56,7 +56,7 @@ class Encoding:
         """There is an image, and its pixels are on their way."""
         return self._job is not None and self._pixels is None
 
-    def step(self, job: Job | None, *, alone: bool) -> F32 | None:
+    def step(self, job: PendingImage | None, *, alone: bool) -> F32 | None:
         """Go on with an image for a piece, float32 [rows, width of the embedding] when it is done.
 
         Args:
@@ -84,7 +84,7 @@ class Encoding:
             self._begin(None)
         return rows
 
-    def _begin(self, job: Job | None) -> None:
+    def _begin(self, job: PendingImage | None) -> None:
         self._job, self._pixels, self._tile, self._done = job, None, -1, []
         if job is not None:
             self._ask(Wanted(job.request_id, job.image.digest))

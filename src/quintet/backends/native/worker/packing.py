@@ -147,15 +147,15 @@ class Packing:
         self._packs.make_room(self.need + START * (1 + len(parts)))
         sources = self._sources()
         settled, digest = self._settled(sources), self._digest()
-        with self._packs.draft() as draft:
-            tensors = self._write_tensors(draft.file, parts, progress)
+        with self._packs.begin() as pack:
+            tensors = self._write_tensors(pack.file, parts, progress)
             stamp = time.time_ns() // STAMP_NS * STAMP_NS
             of = Directory(self._kind, digest(), sources, settled, stamp, tuple(tensors))
-            write(draft.file, of)
-            runner = self._read_back(of, draft.file, progress)
+            write(pack.file, of)
+            runner = self._read_back(of, pack.file, progress)
             if self._sources() == sources:  # else nobody knows what was packed
-                draft.keep(self._name(of.digest))
-                self._settle(draft.file, of)
+                pack.keep(self._name(of.digest))
+                self._settle(pack.file, of)
         return runner, of.digest
 
     def _read_back(self, of: Directory, file: int, progress: Callable[[float], None]) -> NativeRunner:

@@ -43,7 +43,7 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class UnfinishedPack:
     """A pack that is being written.
 
     Args:
@@ -128,7 +128,7 @@ class Packs:
         os.utime(file, ns=(os.fstat(file).st_atime_ns, directory.stamp))
 
     @contextlib.contextmanager
-    def draft(self) -> Iterator[Draft]:
+    def begin(self) -> Iterator[UnfinishedPack]:
         """A new file, which is gone when the block ends unless it was kept.
 
         It is locked meanwhile: one that nobody has locked was left by a process that was killed, and goes (``sweep``).
@@ -138,7 +138,7 @@ class Packs:
         """
         file, name = self._create()
         try:
-            yield Draft(file, name, self._folder)
+            yield UnfinishedPack(file, name, self._folder)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=self._folder)
