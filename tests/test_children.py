@@ -86,7 +86,7 @@ def test_whoever_is_started_keeps_to_itself_though_its_parent_does(monkeypatch: 
     async def scenario() -> tuple[bytes, str]:
         checks = Forks("", 60.0, "Nothing can be asked.")
         checks.command = ("-c", CHECKS)
-        link = ProcessLink(ModelSource("", 1, None, "toy"), ToyTokenizer, EngineConfig(), ("-c", COMPUTES))
+        link = ProcessLink(ModelSource(path="", threads=1, context=None, name="toy"), ToyTokenizer, EngineConfig(), ("-c", COMPUTES))
         engine = Engine(link, EngineConfig())
         try:
             async with asyncio.timeout(60):

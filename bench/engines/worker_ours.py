@@ -78,7 +78,9 @@ def main() -> None:
         return json.loads(subprocess.check_output([limits, str(plan.threads)])) if limits else {}
 
     plan, begin = Plan.from_json(settings), time.perf_counter()
-    loaded = native_loader(Path(model), plan.threads, max(stage.sequence for stage in plan.stages), kv_type=kv_type)(lambda _share: None)
+    loaded = native_loader(Path(model), threads=plan.threads, context=max(stage.sequence for stage in plan.stages), kv_type=kv_type)(
+        lambda _share: None
+    )
     emit("load", time.perf_counter() - begin)
     assert loaded.cpu is not None
     measure(Ours(loaded.runner, loaded.cpu, plan), plan, look)

@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--context", type=int, nargs="+", default=[2048, 8192])
     args = parser.parse_args()
-    page_bytes = native_loader(Path(model_path(args.model)), 1, PAGE)(lambda _share: None).runner.page_bytes
+    page_bytes = native_loader(Path(model_path(args.model)), threads=1, context=PAGE)(lambda _share: None).runner.page_bytes
     added = [measure(args.model, context, page_bytes, stream) for context in args.context for stream in (False, True)]
     sys.exit(max(added) > LIMIT)
 

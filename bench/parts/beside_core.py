@@ -36,7 +36,7 @@ PROMPT = 64
 def child(args: argparse.Namespace) -> None:
     """Decode for every line that comes, and print tokens/s."""
     n, longest = args.clients, PROMPT + args.tokens + PAGE
-    loaded = native_loader(Path(args.model), args.threads, longest)(lambda _share: None)
+    loaded = native_loader(Path(args.model), threads=args.threads, context=longest)(lambda _share: None)
     runner = loaded.runner
     tables = tables_of(n, longest)
     runner.allocate(tables.size)

@@ -70,7 +70,7 @@ def child(args: argparse.Namespace) -> None:
 
     async def serve() -> None:
         draft = Path(args.draft) if args.with_draft else None
-        engine = Engine(native_loader(Path(args.model), args.threads, CONTEXT, draft=draft), EngineConfig(kv_bytes=1 << 29))
+        engine = Engine(native_loader(Path(args.model), threads=args.threads, context=CONTEXT, draft=draft), EngineConfig(kv_bytes=1 << 29))
         while engine.health().state is State.LOADING:
             await asyncio.sleep(0.05)
         while line := await asyncio.to_thread(sys.stdin.readline):

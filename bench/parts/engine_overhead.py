@@ -136,7 +136,7 @@ child.main(lambda source, table: lambda progress: Loaded(NoModel(), table(), "no
 
 def link(config: EngineConfig) -> ProcessLink:
     """To a worker without a model in a process of its own."""
-    return ProcessLink(ModelSource("", 1, None, "none"), ToyTokenizer, config, ("-c", CHILD))
+    return ProcessLink(ModelSource(path="", threads=1, context=None, name="none"), ToyTokenizer, config, ("-c", CHILD))
 
 
 def cpu(pid: int | None) -> float:
@@ -166,7 +166,7 @@ async def whole(sequences: int, steps: int, logprobs: int | None, process: bool)
     """CPU microseconds per sequence and step of the whole engine, one reader per request."""
     config = EngineConfig(max_running=sequences, kv_bytes=1 << 22)
     away = link(config) if process else None
-    engine = Engine(away or (lambda _: Loaded(NoModel(), ToyTokenizer(), "none", "fp")), config)
+    engine = Engine(away or (lambda _: Loaded(NoModel(), ToyTokenizer(), name="none", fingerprint="fp")), config)
     while engine.health().state is State.LOADING:
         await asyncio.sleep(0.001)
     work = [await prepare(engine, [spec(index, steps, logprobs)]) for index in range(sequences)]

@@ -36,7 +36,7 @@ def load(name: str, layers: int) -> NativeRunner:
     spec = TinySpec(name, layers=layers, hidden=2048, heads=16, kv_heads=4, head_dim=128, ffn=6144, vocab=512, types=(Type[name],))
     with tempfile.TemporaryDirectory() as folder:
         path = write_tiny(Path(folder) / "model.gguf", spec)
-        runner = native_loader(path, 1, 1024)(lambda _share: None).runner
+        runner = native_loader(path, threads=1, context=1024)(lambda _share: None).runner
     assert isinstance(runner, NativeRunner)
     runner.allocate(2 * 32)
     return runner

@@ -63,7 +63,7 @@ async def rate(engine: Engine, guide: Guide | None, rows: int, tokens: int) -> f
 
 
 async def measure(path: Path, threads: int, tokens: int, repeats: int) -> None:
-    engine = Engine(native_loader(path, threads, 1024), EngineConfig(kv_bytes=1 << 28))
+    engine = Engine(native_loader(path, threads=threads, context=1024), EngineConfig(kv_bytes=1 << 28))
     try:
         while engine.health().state is not State.READY:
             await asyncio.sleep(0.01)

@@ -81,7 +81,9 @@ async def times(engine: Engine, number: int, sequence: PreparedSequence) -> list
 
 
 async def measure(mmproj: Path, tiles: int, threads: int) -> dict[str, float]:
-    engine = Engine(native_loader(bundled_path(), threads, 4096, vision=mmproj), EngineConfig(kv_bytes=1 << 28, speculation=False))
+    engine = Engine(
+        native_loader(bundled_path(), threads=threads, context=4096, vision=mmproj), EngineConfig(kv_bytes=1 << 28, speculation=False)
+    )
     while engine.health().state.value != "ready":
         await asyncio.sleep(0.05)
     endless = Sampling(1.0, 1.0, 1, ignore_eos=True)

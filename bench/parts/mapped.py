@@ -41,7 +41,7 @@ def main() -> None:
     args = parser.parse_args()
     path = Path(model_path(args.model))
     with TemporaryDirectory(dir=path.parent) as folder:
-        load_weights(path, args.threads, 64, "", lambda _: None, CacheFolder(f"{folder}/packs", 1 << 40))
+        load_weights(path, threads=args.threads, context=64, isa="", progress=lambda _: None, packs=CacheFolder(f"{folder}/packs", 1 << 40))
         (pack,) = Path(folder).rglob("*.pack")
         runners = runners_of(path, pack, args.threads)
     times: dict[str, list[float]] = {name: [] for name in runners}

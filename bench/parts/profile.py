@@ -113,7 +113,7 @@ def main() -> None:
     args = parser.parse_args()
     widest = max(args.sequences)
     longest = widest if args.prefill else args.context
-    loaded = native_loader(Path(model_path(args.model)), args.threads, longest)(lambda _share: None)
+    loaded = native_loader(Path(model_path(args.model)), threads=args.threads, context=longest)(lambda _share: None)
     runner, cpu = loaded.runner, loaded.cpu
     assert cpu is not None
     runner.allocate(-(-longest // PAGE) * (1 if args.prefill else widest))

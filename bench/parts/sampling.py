@@ -91,7 +91,7 @@ class Stepping:
     """A model with sequences that decode, for logits and the time of a step."""
 
     def __init__(self, path: Path) -> None:
-        loaded = native_loader(path, 2, 512)(lambda _: None)
+        loaded = native_loader(path, threads=2, context=512)(lambda _: None)
         self.runner: Runner = loaded.runner
         text = "The history of the city begins with a small village on the river, and every year since then"
         self._prompt = loaded.tokenizer.encode(text)

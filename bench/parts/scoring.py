@@ -42,7 +42,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     rows = args.rows
-    loaded = native_loader(Path(model_path(args.model)), 1, rows)(lambda _share: None)
+    loaded = native_loader(Path(model_path(args.model)), threads=1, context=rows)(lambda _share: None)
     runner = loaded.runner
     assert isinstance(runner, Scorer)
     assert loaded.cpu is not None

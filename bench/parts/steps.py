@@ -37,7 +37,7 @@ def child(args: argparse.Namespace) -> None:
     from quintet.backends.native.worker.load import native_loader
 
     n, context, new = args.sequences, args.context, CHUNK if args.prefill else 1
-    runner = native_loader(Path(args.model), args.threads, context + PAGE, kv_type=args.kv_type)(lambda _share: None).runner
+    runner = native_loader(Path(args.model), threads=args.threads, context=context + PAGE, kv_type=args.kv_type)(lambda _share: None).runner
     rng = np.random.default_rng(0)
     tables = rng.permutation(n * (context // PAGE + 1)).reshape(n, -1).astype(np.int32)
     runner.allocate(tables.size)

@@ -132,7 +132,7 @@ def quintet_engine(model: Path, threads: int, kv_type: KvType = "f16") -> Engine
     from quintet.backends.native.core.types import Batch
     from quintet.backends.native.worker.load import native_loader
 
-    runner = native_loader(model, threads, WINDOW, kv_type=kv_type)(lambda _: None).runner
+    runner = native_loader(model, threads=threads, context=WINDOW, kv_type=kv_type)(lambda _: None).runner
     pages = -(-WINDOW // PAGE)
     runner.allocate(pages)
     table = np.arange(pages, dtype=np.int32)[None]

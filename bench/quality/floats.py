@@ -70,7 +70,7 @@ class Engine:
 
     def __init__(self, path: Path, threads: int, quantize: Quantize) -> None:
         begin = time.perf_counter()
-        self.runner: Any = native_loader(path, threads, accuracy.WINDOW, quantize=quantize)(lambda _share: None).runner
+        self.runner: Any = native_loader(path, threads=threads, context=accuracy.WINDOW, quantize=quantize)(lambda _share: None).runner
         self.seconds = time.perf_counter() - begin
         self.runner.allocate(8 * -(-accuracy.WINDOW // PAGE))
 

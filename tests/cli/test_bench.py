@@ -212,7 +212,19 @@ def test_a_load_that_nobody_can_send_is_none(option: str, value: str) -> None:
     assert (run.returncode, run.stdout) == (2, "") and f"Invalid value for '{option}'" in run.stderr
 
 
-LOAD = benching.LoadOptions(2, 0.0, 3, 0.0, (10, 20), (4, 6), 5, stream=True, extra={"top_p": 1}, seed=7, warm_up=0)
+LOAD = benching.LoadOptions(
+    clients=2,
+    rate=0.0,
+    requests=3,
+    duration=0.0,
+    prompt_tokens=(10, 20),
+    max_tokens=(4, 6),
+    same_prefix=5,
+    stream=True,
+    extra={"top_p": 1},
+    seed=7,
+    warm_up=0,
+)
 
 
 def test_the_same_seed_makes_the_same_requests_and_they_share_no_more_than_their_beginning() -> None:

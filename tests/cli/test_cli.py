@@ -213,13 +213,13 @@ def test_run_without_a_prompt_on_a_terminal_asks_for_one(monkeypatch: pytest.Mon
 
 
 def test_the_summary_counts_the_first_token_apart_from_the_speed_of_the_others() -> None:
-    options = run.RunOptions("p", 9, 1.0, 1.0, 5, ())
+    options = run.RunOptions(prompt="p", max_tokens=9, temperature=1.0, top_p=1.0, seed=5, stop=())
     assert run.summary(Usage(3, 9), run.Clock(10.0, 10.25, 12.25), options) == (
         "3 prompt tokens, 9 generated, first after 250 ms, then 4.0 tokens/s, seed 5\n"
     )
     together = run.Clock(10.0, 10.25, 10.25 + 1e-4)  # of tokens that came together, nobody knows how fast they were
     assert run.summary(Usage(3, 2), together, options) == "3 prompt tokens, 2 generated, first after 250 ms, seed 5\n"
-    greedy = run.RunOptions("p", 9, 0.0, 1.0, 5, ())
+    greedy = run.RunOptions(prompt="p", max_tokens=9, temperature=0.0, top_p=1.0, seed=5, stop=())
     assert run.summary(Usage(3, 0), run.Clock(10.0), greedy) == "3 prompt tokens, 0 generated\n"
 
 
@@ -270,16 +270,16 @@ def test_a_size_is_its_number_times_its_unit(number: int, unit: str) -> None:
 
 def test_the_context_is_what_the_model_and_the_kv_cache_allow(tiny: Path) -> None:
     kv = describe.describe(open_model(tiny)).kv_per_token
-    options = engines.EngineOptions(str(tiny), 0, 3, kv * 50, offline=True, suffix_first=True)
+    options = engines.EngineOptions(model=str(tiny), ctx_size=0, threads=3, kv_bytes=kv * 50, offline=True, suffix_first=True)
     made = engines.plan(options, Notes())
     assert (made.kv_tokens, made.context, made.threads, made.suffix_first) == (48, 48, 3, True)
     assert made.full_context > 48
     with pytest.raises(ModelError, match="holds 48 tokens, fewer than the context of 64; raise --kv-cache or use --ctx-size 48"):
-        engines.plan(engines.EngineOptions(str(tiny), 64, 0, kv * 50, offline=True), Notes())
+        engines.plan(engines.EngineOptions(model=str(tiny), ctx_size=64, threads=0, kv_bytes=kv * 50, offline=True), Notes())
     with pytest.raises(ModelError, match="holds 0 tokens"):
-        engines.plan(engines.EngineOptions(str(tiny), 0, 0, kv, offline=True), Notes())
+        engines.plan(engines.EngineOptions(model=str(tiny), ctx_size=0, threads=0, kv_bytes=kv, offline=True), Notes())
     with pytest.raises(ModelError, match="--ctx-size must be at most"):
-        engines.plan(engines.EngineOptions(str(tiny), 10**6, 0, 1 << 30, offline=True), Notes())
+        engines.plan(engines.EngineOptions(model=str(tiny), ctx_size=10**6, threads=0, kv_bytes=1 << 30, offline=True), Notes())
 
 
 def test_a_forced_instruction_set_is_told_and_an_impossible_one_refused(monkeypatch: pytest.MonkeyPatch) -> None:

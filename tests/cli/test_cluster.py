@@ -82,7 +82,7 @@ def test_relative_paths_are_those_of_where_the_command_was_given(monkeypatch: py
     monkeypatch.setattr(deploy, "ray", stand_in, raising=False)
     monkeypatch.setattr("quintet.deploy.pool.Pool", lambda make, *_: make())
     monkeypatch.chdir(tmp_path)
-    source = ModelSource("m.gguf", 1, None, "m", vision="v.gguf", draft="/models/d.gguf")
+    source = ModelSource(path="m.gguf", threads=1, context=None, name="m", vision="v.gguf", draft="/models/d.gguf")
     plan: Any = SimpleNamespace(vllm=None, source=source, draft_reference="d", tokenizer=ToyTokenizer, config=None, threads=1)
     cluster._pool(plan, "m.gguf", cluster.ClusterOptions("", Sizing(1, 1, 1.0, 1.0), 1.0, False), offline=True)
     assert told[0] == replace(source, path=f"{tmp_path}/m.gguf", vision=f"{tmp_path}/v.gguf")

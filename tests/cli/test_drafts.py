@@ -41,7 +41,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(models: Path, *references: str, given: tuple[str, ...] = (), kv_bytes: int = 1 << 24, speculation: bool = True) -> fleet.Fleet:
-    engine = engines.EngineOptions("", 0, 1, kv_bytes, offline=True, speculation=speculation)
+    engine = engines.EngineOptions(model="", ctx_size=0, threads=1, kv_bytes=kv_bytes, offline=True, speculation=speculation)
     found = [text.replace("@", f"{models}/") for text in references]
     wanted = tuple(text.replace("@", f"{models}/") for text in given)
     return fleet.plan(fleet.FleetOptions(tuple(found), engine, drafts=wanted), Notes())
@@ -149,12 +149,12 @@ def test_a_file_of_settings_names_it_from_its_own_folder(
 
 def test_loading_tells_of_both_and_the_models_share_their_threads(models: Path) -> None:
     told: list[float] = []
-    loaded = native_loader(models / "tiny.gguf", 2, 64, draft=models / "small.gguf")(told.append)
+    loaded = native_loader(models / "tiny.gguf", threads=2, context=64, draft=models / "small.gguf")(told.append)
     assert loaded.draft is not None
     assert told == sorted(told) and told[-1] == pytest.approx(1.0)
     size, more = ((models / f"{name}.gguf").stat().st_size for name in ("tiny", "small"))
     assert any(share == pytest.approx(size / (size + more)) for share in told)
-    runner, _ = load_weights(models / "tiny.gguf", 2, 64, "", lambda _: None)
+    runner, _ = load_weights(models / "tiny.gguf", threads=2, context=64, isa="", progress=lambda _: None)
     assert load_draft(models / "small.gguf", runner, lambda _: None).cpu is runner.cpu
 
 

@@ -12,7 +12,8 @@ from tests.support.report import Notes
 from tests.support.seeing import SeeingTokenizer
 
 from quintet.cli import encoders
-from quintet.cli.engines import EngineOptions, Plan, plan
+from quintet.cli.engines import EngineOptions, plan
+from quintet.cli.plans import Plan
 from quintet.errors import ModelError
 from quintet.models.opening import open_model
 
@@ -31,7 +32,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def planned(model: Path, mmproj: str, notes: Notes) -> Plan:
-    return plan(EngineOptions(str(model), 64, 1, 8 << 20, offline=True, mmproj=mmproj), notes)
+    return plan(EngineOptions(model=str(model), ctx_size=64, threads=1, kv_bytes=8 << 20, offline=True, mmproj=mmproj), notes)
 
 
 def test_an_encoder_beside_a_model_without_tokens_for_images_is_left_out_and_the_line_says_why(model: Path) -> None:

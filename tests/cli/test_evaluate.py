@@ -230,12 +230,36 @@ def test_another_models_tokens_are_not_taken_for_those_of_the_model_that_is_aske
 
 @pytest.mark.parametrize(("limit", "told"), [(1234567.0, "1234567"), (0.1234567, "0.1234567"), (5.0, "5")])
 def test_every_digit_of_a_limit_is_told(limit: float, told: str) -> None:
-    options = EvalOptions("a", ("task",), "http://x", "", "", 1, limit, None, None, None, offline=False)
+    options = EvalOptions(
+        model="a",
+        tasks=("task",),
+        url="http://x",
+        key="",
+        tokenizer="",
+        concurrent=1,
+        limit=limit,
+        fewshot=None,
+        include=None,
+        output=None,
+        offline=False,
+    )
     words = arguments(options, "a", "http://x/v1/completions", None, begins=False)
     assert words[words.index("--limit") + 1] == told
 
 
 def test_a_name_that_would_be_two_arguments_is_refused() -> None:
-    options = EvalOptions("a,b", ("task",), "http://x", "", "", 1, None, None, None, None, offline=False)
+    options = EvalOptions(
+        model="a,b",
+        tasks=("task",),
+        url="http://x",
+        key="",
+        tokenizer="",
+        concurrent=1,
+        limit=None,
+        fewshot=None,
+        include=None,
+        output=None,
+        offline=False,
+    )
     with pytest.raises(OptionError, match="no name with a comma or an equals sign, got 'a,b'"):
         arguments(options, "a,b", "http://x/v1/completions", None, begins=False)

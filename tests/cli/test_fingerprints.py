@@ -26,8 +26,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(tiny: Path, ctx_size: int = 0, kv_tokens: int = 2048) -> engines.EngineOptions:
-    kv = engines.plan(engines.EngineOptions(str(tiny), 64, 1, 1 << 24, offline=True), Notes())
-    return engines.EngineOptions(str(tiny), ctx_size, 1, kv_tokens * (1 << 24) // kv.kv_tokens, offline=True)
+    kv = engines.plan(engines.EngineOptions(model=str(tiny), ctx_size=64, threads=1, kv_bytes=1 << 24, offline=True), Notes())
+    return engines.EngineOptions(
+        model=str(tiny), ctx_size=ctx_size, threads=1, kv_bytes=kv_tokens * (1 << 24) // kv.kv_tokens, offline=True
+    )
 
 
 def computed(asked: engines.EngineOptions) -> tuple[int, str, bytes]:

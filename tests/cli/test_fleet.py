@@ -22,7 +22,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(*references: str, kv_bytes: int = 1 << 24, ctx_size: int = 0, pack_bytes: int = 0, **options: Any) -> fleet.Fleet:
-    engine = engines.EngineOptions("", ctx_size, 1, kv_bytes, offline=True, pack_bytes=pack_bytes)
+    engine = engines.EngineOptions(model="", ctx_size=ctx_size, threads=1, kv_bytes=kv_bytes, offline=True, pack_bytes=pack_bytes)
     return fleet.plan(fleet.FleetOptions(references, engine, **options), Notes())
 
 

@@ -29,20 +29,23 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("kv_type", TYPES)
 def test_the_kv_cache_of_a_token_is_the_native_cores(tiny: Path, kv_type: KvType) -> None:
     """The figure that ``show`` and the banner compute is what the core really takes."""
-    loaded = native_loader(tiny, 1, kv_type=kv_type)(lambda share: None)
+    loaded = native_loader(tiny, threads=1, kv_type=kv_type)(lambda share: None)
     about = describe.describe(open_model(tiny), kv_type=kv_type)
     assert about.kv_per_token * PAGE == loaded.runner.page_bytes
 
 
 def test_8_bits_hold_nearly_twice_the_tokens(tiny: Path) -> None:
-    plans = [engines.plan(engines.EngineOptions(str(tiny), 0, 1, 1 << 20, offline=True, kv_type=one), Notes()) for one in TYPES]
+    plans = [
+        engines.plan(engines.EngineOptions(model=str(tiny), ctx_size=0, threads=1, kv_bytes=1 << 20, offline=True, kv_type=one), Notes())
+        for one in TYPES
+    ]
     head_dim = open_model(tiny).spec.head_dim
     assert plans[1].kv_tokens / plans[0].kv_tokens == pytest.approx(2 * head_dim / (head_dim + 2), rel=0.02)
     assert [plan.source.kv_type for plan in plans] == ["f16", "q8"]
 
 
 def test_the_fingerprint_tells_them_apart(tiny: Path) -> None:
-    assert len({native_loader(tiny, 1, kv_type=one)(lambda share: None).fingerprint for one in TYPES}) == 2
+    assert len({native_loader(tiny, threads=1, kv_type=one)(lambda share: None).fingerprint for one in TYPES}) == 2
 
 
 def test_show_tells_what_each_takes(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,9 +46,11 @@ class Begun:
 
     def __init__(self, shops: dict[str, Shop], lazy: str = "") -> None:
         models = tuple(Model(name, shop.start, lazy=name in lazy) for name, shop in shops.items())
-        fleet = Fleet((), models, name_models([(name,) for name in shops]), 0.0, ())
+        fleet = Fleet(plans=(), models=models, names=name_models([(name,) for name in shops]), idle=0.0, image_hosts=())
         self._heard, ready = os.pipe()
-        self._life = Life(fleet, self._server, Inherited(ready=ready), None, "serves\n", 1.0, 0.0)
+        self._life = Life(
+            fleet=fleet, server=self._server, given=Inherited(ready=ready), tls=None, banner="serves\n", drain=1.0, watchdog=0.0
+        )
 
     async def __aenter__(self) -> Begun:
         self._running = asyncio.create_task(self._life.run())
@@ -133,8 +135,10 @@ def test_an_end_lets_answers_that_are_nearly_done_end_before_it_ends_the_engines
             told.set()
 
     async def test() -> None:
-        fleet = Fleet((), (Model("a", shop.start),), name_models([("a",)]), 0.0, ())
-        life = Life(fleet, lambda _: Answering(nobody_asks, (), 1), Inherited(), None, "", 1.0, 0.0)
+        fleet = Fleet(plans=(), models=(Model("a", shop.start),), names=name_models([("a",)]), idle=0.0, image_hosts=())
+        life = Life(
+            fleet=fleet, server=lambda _: Answering(nobody_asks, (), 1), given=Inherited(), tls=None, banner="", drain=1.0, watchdog=0.0
+        )
         running = asyncio.create_task(life.run())
         await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGTERM)

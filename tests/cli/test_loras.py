@@ -35,7 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(folder: Path, monkeypatch: pytest.MonkeyPatch, *given: str, engine: Any = "vllm", **options: Any) -> fleet.Fleet:
     monkeypatch.setattr(vllm, "_installed", lambda: True)
-    asked = engines.EngineOptions("", 0, 1, 1 << 24, offline=True, engine=engine, vllm=VllmConfig(**options))
+    asked = engines.EngineOptions(
+        model="", ctx_size=0, threads=1, kv_bytes=1 << 24, offline=True, engine=engine, vllm=VllmConfig(**options)
+    )
     return fleet.plan(fleet.FleetOptions((f"base={folder / 'tiny'}",), asked, loras=given), Notes())
 
 

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(path: Path, quantize: Quantize) -> engines.EngineOptions:
-    return engines.EngineOptions(str(path), 64, 1, 8 << 20, offline=True, quantize=quantize)
+    return engines.EngineOptions(model=str(path), ctx_size=64, threads=1, kv_bytes=8 << 20, offline=True, quantize=quantize)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_float_model_says_what_becomes_of_it_and_takes_the_memory_that_was_pla
     made = engines.plan(options(folder / "floats.gguf", quantize), notes)
     assert notes.lines == [told]
     assert made.source.quantize == quantize
-    runner = native_loader(folder / "floats.gguf", 1, quantize=quantize)(lambda _: None).runner
+    runner = native_loader(folder / "floats.gguf", threads=1, quantize=quantize)(lambda _: None).runner
     norms = 4 * FLOATS.hidden * (2 * FLOATS.layers + 1)
     assert made.weights == runner.weight_bytes + norms  # type: ignore[attr-defined]
 

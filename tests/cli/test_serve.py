@@ -9,25 +9,26 @@ import sys
 import pytest
 
 from quintet.backends.native.wire.messages import ModelSource
-from quintet.cli import engines, fleet, net, serve
+from quintet.cli import fleet, net, serve
 from quintet.cli.console import OptionError
+from quintet.cli.plans import Plan
 from quintet.config import EngineConfig
 from quintet.engines.entry import Model
 from quintet.engines.names import name_models
 from quintet.listen import sockets
 
 
-def plan(**changes: object) -> engines.Plan:
+def plan(**changes: object) -> Plan:
     values: dict[str, object] = {
         "name": "smollm2", "quant": "Q4_1", "context": 8192, "full_context": 8192, "isa": "avx512", "threads": 2, "kv_tokens": 46592,
-        "source": ModelSource("", 1, None, "toy"), "config": EngineConfig(),
+        "source": ModelSource(path="", threads=1, context=None, name="toy"), "config": EngineConfig(),
     }  # fmt: skip
-    return engines.Plan(**{**values, **changes})  # type: ignore[arg-type]
+    return Plan(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def models(*plans: engines.Plan, lazy: bool = False) -> fleet.Fleet:
+def models(*plans: Plan, lazy: bool = False) -> fleet.Fleet:
     served = tuple(Model(one.name, one.supervise, lazy=lazy) for one in plans)
-    return fleet.Fleet(plans, served, name_models([(one.name,) for one in plans]), 0.0, ())
+    return fleet.Fleet(plans=plans, models=served, names=name_models([(one.name,) for one in plans]), idle=0.0, image_hosts=())
 
 
 # --- listening

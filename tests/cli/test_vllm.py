@@ -17,6 +17,7 @@ from quintet.backends.native.worker.load import load_tokenizer
 from quintet.backends.vllm.images import hidden_size
 from quintet.cli import engines, fleet, vllm
 from quintet.cli.console import OptionError
+from quintet.cli.plans import Plan
 from quintet.config import EngineName, VllmConfig
 from quintet.errors import ModelError
 
@@ -41,10 +42,12 @@ def unknown(gguf: Path) -> Path:
     return folder
 
 
-def planned(model: Path, engine: EngineName, installed: bool, monkeypatch: pytest.MonkeyPatch, **more: Any) -> engines.Plan:
+def planned(model: Path, engine: EngineName, installed: bool, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Plan:
     monkeypatch.setattr(vllm, "_installed", lambda: installed)
     given = tuple(more.pop("given", ()))
-    asked = engines.EngineOptions(str(model), more.pop("ctx_size", 0), 1, 1 << 24, offline=True, engine=engine, given=given, **more)
+    asked = engines.EngineOptions(
+        model=str(model), ctx_size=more.pop("ctx_size", 0), threads=1, kv_bytes=1 << 24, offline=True, engine=engine, given=given, **more
+    )
     return engines.plan(asked, Notes())
 
 
@@ -78,7 +81,9 @@ def test_a_model_whose_images_are_known_here_is_shown_them_so_and_of_another_vll
 
     def sees(folder: Path, *arguments: str) -> str:
         options = VllmConfig(vllm_arg=arguments)
-        asked = engines.EngineOptions(str(folder), 0, 1, 1 << 24, offline=True, engine="vllm", longest_edge=120, vllm=options)
+        asked = engines.EngineOptions(
+            model=str(folder), ctx_size=0, threads=1, kv_bytes=1 << 24, offline=True, engine="vllm", longest_edge=120, vllm=options
+        )
         plan = engines.plan(asked, notes)
         assert plan.vllm is not None
         assert plan.longest_edge == 120
@@ -146,7 +151,7 @@ def test_a_folder_with_weights_twice_is_refused_for_vllm_which_takes_others_than
 
 def served(monkeypatch: pytest.MonkeyPatch, engine: EngineName, *models: str, **more: Any) -> fleet.Fleet:
     monkeypatch.setattr(vllm, "_installed", lambda: True)
-    asked = engines.EngineOptions("", 0, 1, 1 << 24, offline=True, engine=engine, **more)
+    asked = engines.EngineOptions(model="", ctx_size=0, threads=1, kv_bytes=1 << 24, offline=True, engine=engine, **more)
     return fleet.plan(fleet.FleetOptions(models, asked), Notes())
 
 
@@ -172,7 +177,7 @@ def test_an_option_of_either_engine_is_refused_for_the_toy_model(option: str, mo
 def test_the_context_that_vllm_will_have_is_known_only_where_it_is_told_one(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [one.context for one in served(monkeypatch, "vllm", str(known)).models] == [None]
     monkeypatch.setattr(vllm, "_installed", lambda: True)
-    asked = engines.EngineOptions("", 32, 1, 1 << 24, offline=True, engine="vllm")
+    asked = engines.EngineOptions(model="", ctx_size=32, threads=1, kv_bytes=1 << 24, offline=True, engine="vllm")
     assert [one.context for one in fleet.plan(fleet.FleetOptions((str(known),), asked), Notes()).models] == [32]
 
 

@@ -30,7 +30,7 @@ UNTIL = ("\n", ".")
 
 def main(model: str, out: str) -> None:
     path = store.resolve(model, Silent(), offline=True).path
-    runner = native_loader(path, 2, CONTEXT)(lambda _: None).runner
+    runner = native_loader(path, threads=2, context=CONTEXT)(lambda _: None).runner
     runner.allocate(pages_for(CONTEXT))
     tokenizer = load_tokenizer(path)
     endings = rows("endings")

@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 def divergence(file: Path) -> float:
     """Mean KL of the engine's predictions to the oracle's."""
-    runner = native_loader(file, 1, 512)(lambda _: None).runner
+    runner = native_loader(file, threads=1, context=512)(lambda _: None).runner
     runner.allocate(PAGES)
     ids = random_ids(TINY, 128)
     return diverge(ids, forward.Reference(file)(ids), logits_of(runner, run_alone(runner, whole(ids)))).mean_kl

@@ -59,7 +59,7 @@ class Hosts:
                 raise ConnectionError("the machine is gone")
             return Place(ADDRESS, host.port, "")
 
-        source = ModelSource("/elsewhere", 1, None, self.name)
+        source = ModelSource(path="/elsewhere", threads=1, context=None, name=self.name)
         link = RemoteLink(source, ToyTokenizer, CONFIG, find, self.secret, lambda: self.released.append(number))
         return Engine(link, CONFIG, records=records, stall_s=self.stall_s)
 

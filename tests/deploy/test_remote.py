@@ -158,7 +158,7 @@ def test_a_replica_is_told_where_its_models_are_on_its_own_machine() -> None:
                 assert isinstance(message, Load)
                 return message
 
-            source = ModelSource("/here/model", 1, None, "toy", vision="/here/model", draft="/here/draft")
+            source = ModelSource(path="/here/model", threads=1, context=None, name="toy", vision="/here/model", draft="/here/draft")
             link = RemoteLink(source, ToyTokenizer, CONFIG, find, SECRET, lambda: None)
             link.start(lambda _: None)
             loaded = (await asyncio.to_thread(told)).source
@@ -180,7 +180,7 @@ def test_a_tokenizer_that_cannot_be_loaded_is_told_while_a_replica_is_still_wait
 
     async def scenario() -> None:
         released: list[bool] = []
-        source = ModelSource("/elsewhere", 1, None, "toy")
+        source = ModelSource(path="/elsewhere", threads=1, context=None, name="toy")
         engine = Engine(RemoteLink(source, bad, CONFIG, find, SECRET, lambda: released.append(True)), CONFIG)
         async with asyncio.timeout(60):
             await until(lambda: engine.health().state is State.DEAD)

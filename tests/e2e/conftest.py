@@ -46,7 +46,7 @@ def load_runner() -> LoadRunner:
 
     @lru_cache(maxsize=32)  # not all that there are: each has threads and pages of its own, hundreds of them took 5 GB
     def load(path: Path, threads: int, isa: str, quantize: Quantize, kv_type: KvType) -> Runner:
-        runner = native_loader(path, threads, CONTEXT, isa=isa, quantize=quantize, kv_type=kv_type)(lambda _: None).runner
+        runner = native_loader(path, threads=threads, context=CONTEXT, isa=isa, quantize=quantize, kv_type=kv_type)(lambda _: None).runner
         runner.allocate(PAGES)
         return runner
 

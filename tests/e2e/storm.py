@@ -43,7 +43,7 @@ def spec(prompt: str, max_tokens: int = 8, seed: int = 0) -> SequenceSpec:
 @asynccontextmanager
 async def engine(module: tuple[str, ...] = MODULE, config: EngineConfig = CONFIG) -> AsyncIterator[tuple[Engine, ProcessLink]]:
     """A ready engine over the toy, closed at the end."""
-    link = ProcessLink(ModelSource("", 1, None, "toy"), ToyTokenizer, config, module)
+    link = ProcessLink(ModelSource(path="", threads=1, context=None, name="toy"), ToyTokenizer, config, module)
     made = Engine(link, config, stall_s=STALL_S)
     try:
         await ready(made)

@@ -32,7 +32,7 @@ class Lab:
         self.engine = self._runner.run(self._start(path))
 
     async def _start(self, path: Path) -> Engine:
-        engine = Engine(native_loader(path, 2, 1024), EngineConfig(kv_bytes=1 << 27))
+        engine = Engine(native_loader(path, threads=2, context=1024), EngineConfig(kv_bytes=1 << 27))
         while engine.health().state is State.LOADING:
             await asyncio.sleep(0.02)
         return engine

@@ -84,13 +84,13 @@ def told(load: Callable[..., Any], *, together: bool, **config: Any) -> tuple[di
 @pytest.fixture(scope="module")
 def expected(tiny_path: Callable[[TinySpec], Path]) -> dict[str, Any]:
     """Without drafts, one request after the other."""
-    return told(native_loader(tiny_path(TARGET), 2, 512), together=False, speculation=False)[0]
+    return told(native_loader(tiny_path(TARGET), threads=2, context=512), together=False, speculation=False)[0]
 
 
 @pytest.mark.usefixtures("eager")
 def test_so_it_is_with_keys_and_values_in_8_bits(tiny_path: Callable[[TinySpec], Path]) -> None:
-    plain = native_loader(tiny_path(TARGET), 2, 512, kv_type="q8")
-    drafted = native_loader(tiny_path(TARGET), 2, 512, draft=tiny_path(TARGET), kv_type="q8")
+    plain = native_loader(tiny_path(TARGET), threads=2, context=512, kv_type="q8")
+    drafted = native_loader(tiny_path(TARGET), threads=2, context=512, draft=tiny_path(TARGET), kv_type="q8")
     found, counts = told(drafted, together=True, max_running=4, batch_tokens=48)
     assert found == told(plain, together=False, speculation=False)[0]
     assert counts.accepted_by_model > 0
@@ -114,7 +114,7 @@ def test_every_answer_is_as_without_a_draft_model(
 ) -> None:
     if name == "itself":  # what it draws of all tokens is right; random weights favour no half of them
         monkeypatch.setattr(columns, "COVERED", 2.0)
-    load = native_loader(tiny_path(TARGET), 2, 512, draft=tiny_path(DRAFTS[name]))
+    load = native_loader(tiny_path(TARGET), threads=2, context=512, draft=tiny_path(DRAFTS[name]))
     found, counts = told(load, together=together, max_running=4, batch_tokens=48)
     assert found == expected
     assert counts.drafted_by_model > 100 or together
@@ -123,7 +123,7 @@ def test_every_answer_is_as_without_a_draft_model(
 
 @pytest.mark.usefixtures("eager")
 def test_preemption_and_chunks_change_nothing(expected: dict[str, Any], tiny_path: Callable[[TinySpec], Path]) -> None:
-    load = native_loader(tiny_path(TARGET), 2, 512, draft=tiny_path(TARGET))
+    load = native_loader(tiny_path(TARGET), threads=2, context=512, draft=tiny_path(TARGET))
     page = 3 * 2 * 32 * 2 * 16 * 2  # of both
     found, counts = told(load, together=True, max_running=6, batch_tokens=24, kv_bytes=14 * page)
     assert found == expected

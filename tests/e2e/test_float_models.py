@@ -37,7 +37,7 @@ class CachedInHalves(Reference):
 
 
 def load(path: Path, quantize: Quantize, packs: CacheFolder | None = None) -> tuple[NativeRunner, str]:
-    return load_weights(path, 1, 256, "", lambda _: None, packs, quantize)
+    return load_weights(path, threads=1, context=256, isa="", progress=lambda _: None, packs=packs, quantize=quantize)
 
 
 @pytest.mark.parametrize("spec", KEPT_FLOATS, ids=lambda spec: spec.name)

@@ -75,7 +75,7 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 
 
 def loader(folder: Path, threads: int = 2, quantize: Quantize = "none", isa: str = "", kv_type: KvType = "f16") -> Loader[Tokenizer]:
-    return native_loader(folder, threads, CONTEXT, isa=isa, quantize=quantize, vision=folder, kv_type=kv_type)
+    return native_loader(folder, threads=threads, context=CONTEXT, isa=isa, quantize=quantize, vision=folder, kv_type=kv_type)
 
 
 def generate(
@@ -133,7 +133,7 @@ def test_a_gguf_file_with_its_mmproj_file_in_a_process_of_its_own(name: str, tmp
     tiny = models()[name]
     model = write_gguf(tmp_path / "model.gguf", tiny.text())
     mmproj = write_mmproj(tmp_path / "mmproj-model.gguf", tiny)
-    source = ModelSource(str(model), 1, CONTEXT, name, quantize="none", vision=str(mmproj))
+    source = ModelSource(path=str(model), threads=1, context=CONTEXT, name=name, quantize="none", vision=str(mmproj))
     link = ProcessLink(source, lambda: load_tokenizer(model), EngineConfig(kv_bytes=KV))
     [[events]] = generate(link, [[sequence(tiny)]])
     assert tokens(events) == seen(name).tokens[-GREEDY:].tolist()

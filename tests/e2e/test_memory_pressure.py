@@ -88,7 +88,7 @@ def rows(runner: Runner) -> bytes:
 
 
 def test_pages_that_are_touched_are_resident_before_they_are_written_and_hold_what_they_held(tiny_path: Callable[[TinySpec], Path]) -> None:
-    runner = native_loader(tiny_path(TinySpec("ahead")), 1)(lambda _: None).runner
+    runner = native_loader(tiny_path(TinySpec("ahead")), threads=1)(lambda _: None).runner
     pages = (64 << 20) // runner.page_bytes
     runner.allocate(pages)
     rows(runner)
@@ -103,7 +103,7 @@ def test_pages_that_are_touched_are_resident_before_they_are_written_and_hold_wh
 
 @pytest.mark.fault("D11")
 def test_pages_that_are_dropped_are_memory_of_the_system_again_and_compute_the_same(tiny_path: Callable[[TinySpec], Path]) -> None:
-    runner = native_loader(tiny_path(TinySpec("pressed")), 1)(lambda _: None).runner
+    runner = native_loader(tiny_path(TinySpec("pressed")), threads=1)(lambda _: None).runner
     pages = (64 << 20) // runner.page_bytes
     runner.allocate(pages)
     before = rows(runner)

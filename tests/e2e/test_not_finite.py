@@ -24,7 +24,7 @@ SPECS = [spec for spec in FAMILIES if spec.name in ("llama-tied", "qwen2-tied", 
 
 def logits(path: Path, ids: Ids, kv_type: KvType, isa: str = "") -> F32:
     """Of a model that is not kept."""
-    runner = native_loader(path, 1, 64, isa=isa, kv_type=kv_type)(lambda _: None).runner
+    runner = native_loader(path, threads=1, context=64, isa=isa, kv_type=kv_type)(lambda _: None).runner
     runner.allocate(pages_for(len(ids)))
     return logits_of(runner, run_alone(runner, whole(ids)))
 

@@ -46,13 +46,13 @@ ASK = CompletionRequest(
 
 
 def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
-    return Loaded(ToyRunner(), ToyTokenizer(TAGS), "toy", "f")
+    return Loaded(ToyRunner(), ToyTokenizer(TAGS), name="toy", fingerprint="f")
 
 
 @asynccontextmanager
 async def running(*, process: bool = False, **config: Any) -> AsyncIterator[Service]:
     settings = replace(EngineConfig(kv_bytes=1 << 20), **config)
-    link = ProcessLink(ModelSource("", 1, None, "toy"), lambda: ToyTokenizer(TAGS), settings) if process else load
+    link = ProcessLink(ModelSource(path="", threads=1, context=None, name="toy"), lambda: ToyTokenizer(TAGS), settings) if process else load
     engine = Engine(link, settings)
     try:
         while engine.health().state is not State.READY:
@@ -183,7 +183,7 @@ def test_a_guide_governs_the_whole_text_where_no_block_is_open() -> None:
 
 def test_a_model_without_tags_takes_no_budget_but_none() -> None:
     async def inner() -> None:
-        engine = Engine(lambda _: Loaded(ToyRunner(), ToyTokenizer(), "toy", "f"), EngineConfig(kv_bytes=1 << 20))
+        engine = Engine(lambda _: Loaded(ToyRunner(), ToyTokenizer(), name="toy", fingerprint="f"), EngineConfig(kv_bytes=1 << 20))
         while engine.health().state is not State.READY:
             await asyncio.sleep(0.001)
         served = service(engine)

@@ -242,7 +242,7 @@ def test_what_opens_with_other_values_is_run_without_harm(
     keys = st.sampled_from([key for key in understood(spec) if not key.endswith("context_length") or "original" in key])
     path = parts_of(spec).write(fresh(), data.draw(st.dictionaries(keys, st.sampled_from(EXTREMES), min_size=1, max_size=2)))
     try:
-        runner = native_loader(path, 1, 64)(lambda _: None).runner
+        runner = native_loader(path, threads=1, context=64)(lambda _: None).runner
     except ModelError:
         return
     finally:

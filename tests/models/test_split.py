@@ -97,7 +97,7 @@ def test_a_split_model_computes_the_same_bits(folder: Path) -> None:
     ids = random_ids(TINY, 40)
     hidden: list[U8] = []
     for path in (folder / "m.gguf", part(folder, 1)):
-        runner, _ = load_weights(path, 1, None, "", lambda _: None)
+        runner, _ = load_weights(path, threads=1, context=None, isa="", progress=lambda _: None)
         runner.allocate(3)
         hidden.append(run_alone(runner, whole(ids)))
     assert np.array_equal(hidden[0], hidden[1])
@@ -105,7 +105,7 @@ def test_a_split_model_computes_the_same_bits(folder: Path) -> None:
 
 def test_every_part_counts_in_the_fingerprint(folder: Path) -> None:
     def fingerprint() -> str:
-        return load_weights(part(folder, 1), 1, None, "", lambda _: None)[1]
+        return load_weights(part(folder, 1), threads=1, context=None, isa="", progress=lambda _: None)[1]
 
     before = fingerprint()
     assert fingerprint() == before

@@ -20,7 +20,7 @@ from quintet.deploy.ray import LOCAL, Files, Needs, disconnect, make_engine
 from quintet.events import Finish
 
 CONFIG = EngineConfig(kv_bytes=64 << 20)
-TOY = ModelSource("", 1, None, "toy")
+TOY = ModelSource(path="", threads=1, context=None, name="toy")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,7 +52,7 @@ def test_devices_are_reserved_as_one_piece_and_freed_again() -> None:
 
 def test_a_model_that_is_not_at_its_path_there_is_found_by_its_reference() -> None:
     path = bundled_path()
-    source = ModelSource("/nowhere/model.gguf", 1, 512, "smollm2")
+    source = ModelSource(path="/nowhere/model.gguf", threads=1, context=512, name="smollm2")
 
     async def scenario() -> None:
         files = Files("/nowhere/model.gguf", "smollm2", offline=True)
@@ -65,7 +65,9 @@ def test_a_model_that_is_not_at_its_path_there_is_found_by_its_reference() -> No
 def test_a_model_that_cannot_be_had_there_is_told_and_not_waited_for() -> None:
     async def scenario() -> None:
         files = Files("/nowhere/model.gguf", "/nowhere/model.gguf", offline=True)
-        engine = make_engine(ModelSource("/nowhere/model.gguf", 1, 512, "x"), files, ToyTokenizer, CONFIG, Needs(0))
+        engine = make_engine(
+            ModelSource(path="/nowhere/model.gguf", threads=1, context=512, name="x"), files, ToyTokenizer, CONFIG, Needs(0)
+        )
         await until(lambda: engine.failure is not None)
         assert "/nowhere/model.gguf" in str(engine.failure)
         await engine.close()

@@ -77,7 +77,9 @@ def run(
     async def kept() -> AsyncIterator[Kept]:
         ids = itertools.count()
         source = Source(token=lambda: f"id{next(ids)}")
-        async with ready(backend or Engine(lambda _: Loaded(ToyRunner(), tokenizer or ToyTokenizer(), "toy", "f"), engine)) as made:
+        async with ready(
+            backend or Engine(lambda _: Loaded(ToyRunner(), tokenizer or ToyTokenizer(), name="toy", fingerprint="f"), engine)
+        ) as made:
             ledger = Ledger(LedgerConfig(file, serve))
             try:
                 yield Kept(create_app(made, ServerConfig(**config), ("m", "alias"), source=source, ledger=ledger), file, made)

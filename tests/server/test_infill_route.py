@@ -69,7 +69,9 @@ class FimTokenizer(ToyTokenizer):
 
 @asynccontextmanager
 async def serving(tokenizer: Tokenizer, **config: Any) -> AsyncIterator[ASGIApp]:
-    engine = Engine(lambda progress: Loaded(ToyRunner(), tokenizer, "toy", "f"), EngineConfig(kv_bytes=1 << 22), clock=lambda: 0.0)
+    engine = Engine(
+        lambda progress: Loaded(ToyRunner(), tokenizer, name="toy", fingerprint="f"), EngineConfig(kv_bytes=1 << 22), clock=lambda: 0.0
+    )
     async with ready(engine):
         yield create_app(engine, ServerConfig(**config), source=SOURCE)
 

@@ -24,7 +24,7 @@ def test_many_slots_are_told_of_in_portions_between_which_others_have_their_turn
 
     async def go() -> Answer:
         config = EngineConfig(kv_bytes=1 << 22, max_sequences=10_000, max_waiting=10_000)
-        async with ready(Engine(lambda progress: Loaded(ToyRunner(), ToyTokenizer(), "toy", "f"), config)) as engine:
+        async with ready(Engine(lambda progress: Loaded(ToyRunner(), ToyTokenizer(), name="toy", fingerprint="f"), config)) as engine:
             beside = asyncio.create_task(other())
             answer = await acall(create_app(engine, ServerConfig(), source=SOURCE), None, method="GET", path="/slots")
             beside.cancel()

@@ -249,7 +249,7 @@ class Process:
         assert self._table is not None
         draft = SimulatedDraft(self._compute_draft) if self._machine.drafted else None
         self._model = SimulatedModel(self._compute, self._machine.window)
-        return Loaded(self._model, self._table, "simulated", "fp_simulated", draft=draft)
+        return Loaded(self._model, self._table, name="simulated", fingerprint="fp_simulated", draft=draft)
 
     def _compute(self, batch: Batch) -> None:
         """Time passes with each step, and it may go wrong."""

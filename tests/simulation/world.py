@@ -123,7 +123,7 @@ class WatchedLink(ProcessLink):
     """A link whose messages are looked at."""
 
     def __init__(self, watch: Watch, config: EngineConfig) -> None:
-        super().__init__(ModelSource("", 1, None, "simulated"), lambda: TOKENIZER, config)
+        super().__init__(ModelSource(path="", threads=1, context=None, name="simulated"), lambda: TOKENIZER, config)
         self._watch = watch
 
     def start(self, receive: Callable[[FromWorker], None]) -> None:

@@ -31,7 +31,11 @@ def link_to(
     path: Path, config: EngineConfig = CONFIG, context: int = 512, *, vision: Literal["", "layout", "processor"] = ""
 ) -> ProcessLink:
     """To a child that loads the model of a folder."""
-    return ProcessLink(VllmSource(str(path), path.name, context, OPTIONS, vision), lambda: load_tokenizer(path, any_model=True), config)
+    return ProcessLink(
+        VllmSource(path=str(path), name=path.name, context=context, options=OPTIONS, vision=vision),
+        lambda: load_tokenizer(path, any_model=True),
+        config,
+    )
 
 
 async def until_ready(engine: Engine) -> None:

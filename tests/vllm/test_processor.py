@@ -28,7 +28,7 @@ def vllm() -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     options = VllmConfig(dtype="float32", kv_bytes=64 << 20, vllm_arg=("enforce_eager=true",))
-    source = VllmSource(str(folder("qwen2_5_vl")), "m", 512, options, "processor")
+    source = VllmSource(path=str(folder("qwen2_5_vl")), name="m", context=512, options=options, vision="processor")
     made = engine_arguments(source, EngineConfig(), "", "quintet.backends.vllm.v1:Choose", cpu=True, sees="processor")
     return AsyncEngineArgs(**made).create_engine_config()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -249,11 +248,23 @@ def run(
     configuration.require_partners()
     model, prompt = run.model_and_prompt(list(words))
     packs = engines.pack_bytes(pack_cache, pack_cache_size)
-    sizes = ctx_size, threads, engines.parse_size(kv_cache)
-    engine = engines.EngineOptions(model, *sizes, offline, pack_bytes=packs, quantize=quantize, mmproj=mmproj)
-    engine = dataclasses.replace(engine, draft=drafts.of_one(draft), kv_type=kv_type, given=configuration.given())
+    engine = engines.EngineOptions(
+        model=model,
+        ctx_size=ctx_size,
+        threads=threads,
+        kv_bytes=engines.parse_size(kv_cache),
+        offline=offline,
+        pack_bytes=packs,
+        quantize=quantize,
+        mmproj=mmproj,
+        draft=drafts.of_one(draft),
+        kv_type=kv_type,
+        given=configuration.given(),
+    )
     drawn = run.draw_seed() if seed is None else seed
-    return run.run(engine, run.RunOptions(prompt, max_tokens, temperature, top_p, drawn, stop))
+    return run.run(
+        engine, run.RunOptions(prompt=prompt, max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=drawn, stop=stop)
+    )
 
 
 @app.command()
@@ -335,7 +346,7 @@ def check(url: str, *, page: str, key: str, model: str, only: tuple[str, ...], t
     """
     from quintet.cli import check
 
-    return check.check(check.CheckOptions(url, page, key, model, only, timeout, as_json))
+    return check.check(check.CheckOptions(url=url, page=page, key=key, model=model, only=only, timeout=timeout, as_json=as_json))
 
 
 batch.connect(_context, _threads, _kv_cache, _kv_type, _quantize, _mmproj, _pack_cache, _pack_size, _offline, configuration.option)

@@ -10,7 +10,7 @@ from quintet.cli.cluster import ClusterOptions
 from quintet.cli.console import OptionError
 from quintet.cli.telling import TellOptions
 from quintet.cli.values import check_key, taken
-from quintet.config import EngineName, KvType, Quantize, ServerConfig
+from quintet.config import ServerConfig
 from quintet.errors import shorten
 
 
@@ -21,33 +21,10 @@ def options(
     api_key: tuple[str, ...],
     no_api_key: bool,
     admin_key: str | None,
-    served_model_name: tuple[str, ...],
-    alias: tuple[str, ...],
-    moderation: tuple[str, ...],
-    lazy: bool,
-    pin: tuple[str, ...],
-    idle_unload: str,
-    ctx_size: int,
-    threads: int,
-    kv_cache: str,
-    kv_type: KvType,
-    quantize: Quantize,
-    mmproj: str,
     toy: bool,
-    offline: bool,
     max_body: str,
-    allow_image_urls: tuple[str, ...],
-    image_longest_edge: int,
-    max_choices: int,
-    max_waiting: int,
     drain_timeout: float,
     watchdog: float,
-    speculation: str,
-    draft: tuple[str, ...],
-    lora: tuple[str, ...],
-    think_tags: str | None,
-    spm_infill: bool,
-    engine: EngineName,
     cluster: ClusterOptions | None = None,
     **server: Any,
 ) -> serve.ServeOptions:
@@ -56,22 +33,26 @@ def options(
     Raises:
         OptionError: a malformed option.
     """
-    sizes = ctx_size, threads, engines.parse_size(kv_cache), offline, max_choices, max_waiting
-    tags, packs = engines.parse_tags(think_tags), engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size"))
-    kept = engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size"))
-    drafts, files = speculation == "auto", (packs, quantize, image_longest_edge, mmproj)
-    afar = bool(cluster and cluster.address)
-    wanted = engines.EngineOptions("", *sizes, tags, spm_infill, drafts, *files, "", kept, engine, *vllm.take(server), kv_type, afar)
-    idle, body = fleet.parse_seconds(idle_unload, "--idle-unload"), engines.parse_size(max_body, "--max-body")
-    named = served_model_name, alias, lazy, pin, idle, moderation, allow_image_urls, draft, lora
+    engine = _engine_options(server, elsewhere=bool(cluster and cluster.address))
+    served = _fleet_options(server, _references(models, toy=toy), engine)
+    body = engines.parse_size(max_body, "--max-body")
     listen = taken(net.ListenOptions, server)
     if admin_key is not None:
         check_key(admin_key, "--admin-key")
     rows = usage.ledger_config(server.pop("ledger"), server.pop("ledger_full"), server.pop("ledger_keep"))
     # An option that is neither one of these nor named above is the server's setting of that name.
     config = ServerConfig(api_keys=api_key, admin_key=admin_key or "", max_body_bytes=body, batches=batch.config(server), **server)
-    served = fleet.FleetOptions(_references(models, toy=toy), wanted, *named)
-    return serve.ServeOptions(served, config, listen, no_api_key, told, drain_timeout, watchdog, rows, cluster)
+    return serve.ServeOptions(
+        fleet=served,
+        config=config,
+        listen=listen,
+        no_api_key=no_api_key,
+        told=told,
+        drain_timeout=drain_timeout,
+        watchdog=watchdog,
+        ledger=rows,
+        cluster=cluster,
+    )
 
 
 def check(**values: Any) -> None:
@@ -88,6 +69,61 @@ def check(**values: Any) -> None:
         net.check_exposure(host, asked.config.api_keys, asked.no_api_key, closed=closed)
     if asked.told.otlp_endpoint:
         exporting.check(asked.told.otlp_endpoint, os.environ)
+
+
+def _engine_options(server: dict[str, Any], *, elsewhere: bool) -> engines.EngineOptions:
+    """Those of each model's engine, taken out of the options of the command that runs.
+
+    Args:
+        elsewhere: see ``EngineOptions``.
+
+    Raises:
+        OptionError: a malformed option.
+    """
+    settings, given = vllm.take(server)
+    return engines.EngineOptions(
+        model="",
+        ctx_size=server.pop("ctx_size"),
+        threads=server.pop("threads"),
+        kv_bytes=engines.parse_size(server.pop("kv_cache")),
+        offline=server.pop("offline"),
+        max_choices=server.pop("max_choices"),
+        max_waiting=server.pop("max_waiting"),
+        think_tags=engines.parse_tags(server.pop("think_tags")),
+        suffix_first=server.pop("spm_infill"),
+        speculation=server.pop("speculation") == "auto",
+        pack_bytes=engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size")),
+        quantize=server.pop("quantize"),
+        longest_edge=server.pop("image_longest_edge"),
+        mmproj=server.pop("mmproj"),
+        prefixes=engines.prefix_cache(server.pop("prefix_cache_dir"), server.pop("prefix_cache_size")),
+        engine=server.pop("engine"),
+        vllm=settings,
+        given=given,
+        kv_type=server.pop("kv_type"),
+        elsewhere=elsewhere,
+    )
+
+
+def _fleet_options(server: dict[str, Any], references: tuple[str, ...], engine: engines.EngineOptions) -> fleet.FleetOptions:
+    """Those of all models, taken likewise.
+
+    Raises:
+        OptionError: a malformed option.
+    """
+    return fleet.FleetOptions(
+        references,
+        engine,
+        names=server.pop("served_model_name"),
+        aliases=server.pop("alias"),
+        lazy=server.pop("lazy"),
+        pins=server.pop("pin"),
+        idle=fleet.parse_seconds(server.pop("idle_unload"), "--idle-unload"),
+        moderation=server.pop("moderation"),
+        image_hosts=server.pop("allow_image_urls"),
+        drafts=server.pop("draft"),
+        loras=server.pop("lora"),
+    )
 
 
 def _references(models: tuple[str, ...], *, toy: bool) -> tuple[str, ...]:

@@ -101,13 +101,22 @@ def connect(*of_engine: Decorator) -> None:
         if toy and "model" in configuration.given():
             raise OptionError(f"--toy computes with the toy model alone: it takes no --model, got {shorten(model)}.")
         configuration.require_partners()
-        packs = engines.pack_bytes(engine.pop("pack_cache"), engine.pop("pack_cache_size"))
-        sizes = engine.pop("ctx_size"), engine.pop("threads"), engines.parse_size(engine.pop("kv_cache"))
-        reference = engines.TOY if toy else model
-        wanted = engines.EngineOptions(reference, *sizes, offline, pack_bytes=packs, given=configuration.given(), **engine)
-        where = output, errors or output.with_name(f"{output.stem}.errors{output.suffix}")
-        whose = "openai" if dialect == AUTO else dialect  # as a server that shares the setting reads what tells of no client
-        return batch_run.run(wanted, batch_run.BatchOptions(file, *where, whose, seed))
+        wanted = engines.EngineOptions(
+            model=engines.TOY if toy else model,
+            kv_bytes=engines.parse_size(engine.pop("kv_cache")),
+            offline=offline,
+            pack_bytes=engines.pack_bytes(engine.pop("pack_cache"), engine.pop("pack_cache_size")),
+            given=configuration.given(),
+            **engine,
+        )
+        options = batch_run.BatchOptions(
+            file=file,
+            output=output,
+            errors=errors or output.with_name(f"{output.stem}.errors{output.suffix}"),
+            dialect="openai" if dialect == AUTO else dialect,  # as a server that shares the setting reads what tells of no client
+            seed=seed,
+        )
+        return batch_run.run(wanted, options)
 
 
 def _all(decorators: tuple[Decorator, ...]) -> Decorator:

@@ -48,7 +48,7 @@ _CHANGED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
     """What to compute, and where the answers go.
 

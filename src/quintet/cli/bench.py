@@ -45,7 +45,7 @@ MOST_REQUESTS = 500_000
 """Where their number is known before: all are made before the clock starts, and each takes about 3 kB."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
     """On what, and how it is told.
 
@@ -63,7 +63,7 @@ class BenchOptions:
     svg: Path | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
     """What load.
 

@@ -17,7 +17,7 @@ from quintet.conformance.run import run
 from quintet.errors import shorten
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
     """What to check, and how it is told. ``model``: empty = the first that the server lists; ``only``: ids of items, empty = all."""
 

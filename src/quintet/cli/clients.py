@@ -51,7 +51,7 @@ def top(url: str, *, key: str, interval: float, once: bool, as_json: bool) -> in
     """
     from quintet.cli import top
 
-    return top.top(top.TopOptions(url, key, interval, once, as_json))
+    return top.top(top.TopOptions(url=url, key=key, interval=interval, once=once, as_json=as_json))
 
 
 @click.command()
@@ -100,10 +100,21 @@ def bench(
     """
     from quintet.cli import bench
 
-    amount = bench.parse_amount(clients, rate, requests, duration)
-    spans = bench.parse_span(prompt_tokens, "--prompt-tokens"), bench.parse_span(max_tokens, "--max-tokens")
-    load = bench.LoadOptions(*amount, *spans, same_prefix, stream, bench.parse_extra(extra), seed, warm_up)
-    return bench.bench(bench.BenchOptions(url, page, key, model, timeout, as_json, svg), load)
+    waiting, per_second, count, seconds = bench.parse_amount(clients, rate, requests, duration)
+    load = bench.LoadOptions(
+        clients=waiting,
+        rate=per_second,
+        requests=count,
+        duration=seconds,
+        prompt_tokens=bench.parse_span(prompt_tokens, "--prompt-tokens"),
+        max_tokens=bench.parse_span(max_tokens, "--max-tokens"),
+        same_prefix=same_prefix,
+        stream=stream,
+        extra=bench.parse_extra(extra),
+        seed=seed,
+        warm_up=warm_up,
+    )
+    return bench.bench(bench.BenchOptions(url=url, page=page, key=key, model=model, timeout=timeout, as_json=as_json, svg=svg), load)
 
 
 @click.command("eval")
@@ -138,5 +149,17 @@ def evaluate(
     """
     from quintet.cli import evaluate
 
-    how = concurrent, limit, num_fewshot, include_path, output, offline
-    return evaluate.evaluate(evaluate.EvalOptions(model, tasks, url, key, tokenizer, *how))
+    options = evaluate.EvalOptions(
+        model=model,
+        tasks=tasks,
+        url=url,
+        key=key,
+        tokenizer=tokenizer,
+        concurrent=concurrent,
+        limit=limit,
+        fewshot=num_fewshot,
+        include=include_path,
+        output=output,
+        offline=offline,
+    )
+    return evaluate.evaluate(options)

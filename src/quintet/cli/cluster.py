@@ -16,8 +16,8 @@ from quintet.cli import configuration
 
 if TYPE_CHECKING:  # imported with every command, so that it stays quick
     from quintet.backends.native.wire.messages import ModelSource, VllmSource
-    from quintet.cli.engines import Plan
     from quintet.cli.fleet import Fleet, FleetOptions
+    from quintet.cli.plans import Plan
     from quintet.deploy.pool import Pool
     from quintet.deploy.scaling import Sizing
     from quintet.inputs.tokenizer import Tokenizer

@@ -30,7 +30,7 @@ _KV_SCALES: dict[KvType, int] = {"f16": 0, "q8": 2}
 """Bytes of a key's or a value's dimension, and beside these of a head's key or value."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """Figures of a model.
 
@@ -67,8 +67,15 @@ def describe(file: ModelFile, quantize: Quantize = "q8", kv_type: KvType = "f16"
     mix = tuple((name, counts[name], size) for name, size in sizes.most_common())
     quant = _FILE_TYPES.get(file.metadata.integer("general.file_type", -1, low=-1), mix[0][0])
     parameters = sum(tensor.rows * tensor.cols for tensor in file.tensors.values())
-    memory = weights_bytes(file.tensors, choice), kv_per_token(file.spec, kv_type)
-    return Description(file.spec, quant, mix, parameters, *memory, choices(file))
+    return Description(
+        spec=file.spec,
+        quant=quant,
+        mix=mix,
+        parameters=parameters,
+        weights=weights_bytes(file.tensors, choice),
+        kv_per_token=kv_per_token(file.spec, kv_type),
+        choices=choices(file),
+    )
 
 
 def weights_bytes(tensors: Tensors, quantize: Quantize) -> int:

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from quintet import machine
-from quintet.backends.base import Backend
 from quintet.backends.native.core.cpu import isas
-from quintet.backends.native.core.loader import PAGE, Loader, longest
-from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.front.spawn import Ahead
+from quintet.backends.native.core.loader import PAGE, longest
 from quintet.backends.native.wire.messages import ModelSource, VllmSource
-from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.backends.vllm import arguments
 from quintet.cli import vllm
 from quintet.cli.console import OptionError
 from quintet.cli.describe import check_context, describe, kv_per_token, total
 from quintet.cli.drafts import require_same_tokens
 from quintet.cli.encoders import find_encoder
+from quintet.cli.plans import Plan
 from quintet.config import CacheFolder, EngineConfig, EngineName, KvType, Quantize, VllmConfig
 from quintet.errors import ModelError, shorten
-from quintet.executor import FairExecutor
-from quintet.guides.check import GuideCheck
-from quintet.inputs.images.reader import ImageReader
-from quintet.inputs.prepare import Preparer
-from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 from quintet.models.files import Report, StoredModel, human, pack_dir
 from quintet.models.opening import open_model
@@ -45,7 +35,7 @@ MAX_TAGS = 128
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """What the user asked for.
 
@@ -169,100 +159,6 @@ def chosen_isa() -> str:
     return wanted
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """An engine that can be started, and what to tell about it.
-
-    Args:
-        name: the model's name unless the user says another.
-        quant: of the weights; empty for the toy.
-        context: most tokens of prompt and completion.
-        full_context: what the model itself could do.
-        isa: instruction set of the compute kernels.
-        kv_tokens: tokens that the KV cache holds, of the model and of its draft model alike.
-        think_tags, suffix_first, longest_edge: see ``EngineOptions``.
-        weights: bytes in memory, of all that is loaded; of vLLM's 0, for they may be in a device's.
-        draft, draft_reference: the draft model's name, and what it was given as; empty = there is none.
-        vllm: what vLLM loads; ``None`` = the native core computes.
-    """
-
-    name: str
-    quant: str
-    context: int
-    full_context: int
-    isa: str
-    threads: int
-    kv_tokens: int
-    source: ModelSource
-    config: EngineConfig
-    think_tags: tuple[str, str] | None = None
-    weights: int = 0
-    suffix_first: bool = False
-    longest_edge: int = 0
-    draft: str = ""
-    draft_reference: str = ""
-    vllm: VllmSource | None = None
-
-    def start(self) -> Engine:
-        """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
-        return Engine(self._loader(), self.config)
-
-    def supervise(self) -> Engine:
-        """Likewise in a process of its own, which is started again when it dies or hangs."""
-        return Engine(self._link(), self.config)
-
-    def begin(self, ahead: Ahead) -> Callable[[], Engine]:
-        """Start a worker that loads the model while there is no event loop yet.
-
-        Returns:
-            What is called in place of ``supervise``. The first engine that it makes takes over this worker; each later one, as when the
-            model was unloaded meanwhile, starts a worker of its own.
-        """
-        links = [self._link()]
-        links[0].begin(ahead)
-        return lambda: Engine(links.pop() if links else self._link(), self.config)
-
-    @property
-    def kind(self) -> Literal["vllm", "native", "toy"]:
-        """What computes."""
-        if self.vllm is not None:
-            return "vllm"
-        return "native" if self.source.path else "toy"
-
-    @property
-    def mapped(self) -> bool:
-        """Its weights take no memory that others could not have."""
-        return self.vllm is not None or self.source.packs is not None
-
-    def _link(self) -> ProcessLink:
-        return ProcessLink(self.vllm or self.source, self.tokenizer, self.config)
-
-    def preparer(self, engine: Backend, guides: GuideCheck, executor: FairExecutor, images: ImageReader) -> Preparer:
-        """What prepares the requests of such an engine."""
-        return Preparer(engine, guides, executor, images, suffix_first=self.suffix_first, longest_edge=self.longest_edge)
-
-    def _loader(self) -> Loader[Tokenizer]:
-        of = self.source
-        if self.vllm is not None:
-            raise ModelError(f"{self.name}: vLLM runs in a process of its own, and this command has none: use quintet serve.")
-        if of.path:
-            settings = of.threads, of.context, of.name, of.isa, of.packs, of.quantize
-            vision, draft = (Path(path) if path else None for path in (of.vision, of.draft))
-            return native_loader(Path(of.path), *settings, vision, draft, of.kv_type, of.wanted)
-        from quintet.backends import toy  # computes with numpy, which a server's front does not carry otherwise
-
-        return toy.toy_loader()
-
-    def tokenizer(self) -> Tokenizer:
-        """The model's, from its file."""
-        tags = self.think_tags
-        if self.source.path:
-            return load_tokenizer(Path(self.source.path), tags, any_model=self.vllm is not None)
-        from quintet.backends import toy
-
-        return toy.ToyTokenizer(tags)
-
-
 def plan(options: EngineOptions, report: Report) -> Plan:
     """Find the model, fetching it if need be, and check that what was asked for fits.
 
@@ -278,26 +174,7 @@ def plan(options: EngineOptions, report: Report) -> Plan:
     model = store.resolve(options.model, report, offline=options.offline)
     if vllm.computes(options.engine, model, report):
         return _vllm(options, model, report)
-    file = open_model(model.path)
-    about = describe(file, options.quantize, options.kv_type)
-    if told := words(file.tensors, options.quantize):
-        report.note(f"{model.name}: {told}")
-    draft = find_draft(model, options.draft, report, options.kv_type, offline=options.offline) if options.draft else None
-    kv_tokens = options.kv_bytes // ((about.kv_per_token + (draft.kv_per_token if draft else 0)) * PAGE) * PAGE
-    most = longest(about.spec.context, kv_tokens, about.spec.window)
-    asked_for = check_context(options.ctx_size, about.spec.context)
-    context = _fit(asked_for, about.spec.context, kv_tokens, most)
-    threads = thread_count(options.threads)
-    packs = CacheFolder(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None
-    vision, encoder = find_encoder(options.mmproj, model.path, about.spec.hidden, options.quantize, report)
-    drafts = str(draft.model.path) if draft else ""
-    files = packs, options.quantize, vision, drafts, options.kv_type
-    source = ModelSource(str(model.path), threads, context, model.name, "", *files, asked_for or about.spec.context)
-    config = _config(options, options.kv_bytes)
-    sizes = context, about.spec.context, chosen_isa(), threads, kv_tokens
-    asked = options.suffix_first, options.longest_edge, draft.model.name if draft else "", options.draft
-    weights = about.weights + encoder + (draft.weights if draft else 0)
-    return Plan(model.name, about.quant, *sizes, source, config, options.think_tags, weights, *asked)
+    return _native(options, model, report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +201,48 @@ def find_draft(model: StoredModel, reference: str, report: Report, kv_type: KvTy
     return DraftPlan(draft, total(least(file.tensors)), kv_per_token(file.spec, kv_type))
 
 
+def _native(options: EngineOptions, model: StoredModel, report: Report) -> Plan:
+    file = open_model(model.path)
+    about = describe(file, options.quantize, options.kv_type)
+    if told := words(file.tensors, options.quantize):
+        report.note(f"{model.name}: {told}")
+    draft = find_draft(model, options.draft, report, options.kv_type, offline=options.offline) if options.draft else None
+    kv_tokens = options.kv_bytes // ((about.kv_per_token + (draft.kv_per_token if draft else 0)) * PAGE) * PAGE
+    most = longest(about.spec.context, kv_tokens, about.spec.window)
+    asked_for = check_context(options.ctx_size, about.spec.context)
+    context = _fit(asked_for, about.spec.context, kv_tokens, most)
+    vision, encoder = find_encoder(options.mmproj, model.path, about.spec.hidden, options.quantize, report)
+    source = ModelSource(
+        path=str(model.path),
+        threads=thread_count(options.threads),
+        context=context,
+        name=model.name,
+        packs=CacheFolder(str(pack_dir()), options.pack_bytes) if options.pack_bytes else None,
+        quantize=options.quantize,
+        vision=vision,
+        draft=str(draft.model.path) if draft else "",
+        kv_type=options.kv_type,
+        wanted=asked_for or about.spec.context,
+    )
+    return Plan(
+        name=model.name,
+        quant=about.quant,
+        context=context,
+        full_context=about.spec.context,
+        isa=chosen_isa(),
+        threads=source.threads,
+        kv_tokens=kv_tokens,
+        source=source,
+        config=_config(options, options.kv_bytes),
+        think_tags=options.think_tags,
+        weights=about.weights + encoder + (draft.weights if draft else 0),
+        suffix_first=options.suffix_first,
+        longest_edge=options.longest_edge,
+        draft=draft.model.name if draft else "",
+        draft_reference=options.draft,
+    )
+
+
 def _vllm(options: EngineOptions, model: StoredModel, report: Report) -> Plan:
     from quintet.backends.vllm.images import hidden_size  # asyncio and numpy, for those who have vLLM
 
@@ -338,11 +257,28 @@ def _vllm(options: EngineOptions, model: StoredModel, report: Report) -> Plan:
     if arguments.given(options.vllm.vllm_arg).get("language_model_only") is not True:  # a wrong one is told before anything is loaded
         path, _ = find_encoder(options.mmproj, model.path, hidden_size(model.path), options.quantize, report)
         sight = "layout" if path else "processor"
-    source = VllmSource(str(model.path), model.name, check_context(options.ctx_size, full or options.ctx_size), asked, sight)
-    config, sizes = _config(options, kv_bytes), (options.ctx_size or full, full, "", 0, 0)
-    here = ModelSource(str(model.path), 0, source.context, model.name)
-    own = options.think_tags, 0, options.suffix_first, options.longest_edge
-    return Plan(model.name, asked.dtype, *sizes, here, config, *own, vllm=source)
+    source = VllmSource(
+        path=str(model.path),
+        name=model.name,
+        context=check_context(options.ctx_size, full or options.ctx_size),
+        options=asked,
+        vision=sight,
+    )
+    return Plan(
+        name=model.name,
+        quant=asked.dtype,
+        context=options.ctx_size or full,
+        full_context=full,
+        isa="",
+        threads=0,
+        kv_tokens=0,
+        source=ModelSource(path=str(model.path), threads=0, context=source.context, name=model.name),
+        config=_config(options, kv_bytes),
+        think_tags=options.think_tags,
+        suffix_first=options.suffix_first,
+        longest_edge=options.longest_edge,
+        vllm=source,
+    )
 
 
 def _fit(wanted: int, trained: int, kv_tokens: int, most: int) -> int:
@@ -377,8 +313,17 @@ def _toy(options: EngineOptions) -> Plan:
     settled(TOY, {}, options.quantize)
     if options.draft:
         raise OptionError("--draft: nothing drafts for the toy model.")
-    config = _config(options, _TOY_KV_BYTES)
-    kv_tokens = _TOY_KV_BYTES // 4
-    source = ModelSource("", 1, None, TOY)
-    sizes = toy.CONTEXT, toy.CONTEXT, chosen_isa(), 1, kv_tokens
-    return Plan(TOY, "", *sizes, source, config, options.think_tags, 0, options.suffix_first, options.longest_edge)
+    return Plan(
+        name=TOY,
+        quant="",
+        context=toy.CONTEXT,
+        full_context=toy.CONTEXT,
+        isa=chosen_isa(),
+        threads=1,
+        kv_tokens=_TOY_KV_BYTES // 4,
+        source=ModelSource(path="", threads=1, context=None, name=TOY),
+        config=_config(options, _TOY_KV_BYTES),
+        think_tags=options.think_tags,
+        suffix_first=options.suffix_first,
+        longest_edge=options.longest_edge,
+    )

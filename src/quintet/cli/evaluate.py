@@ -37,7 +37,7 @@ _PROBE = (
 """A text that different tokenizers cut differently."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalOptions:
     """What to evaluate, and how.
 

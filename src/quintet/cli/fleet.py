@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from quintet import machine
 from quintet.backends.native.front.spawn import Ahead
 from quintet.cli import drafts, engines, loras, references, vllm
 from quintet.cli.console import OptionError
+from quintet.cli.plans import Plan
 from quintet.engines.entry import Model
 from quintet.engines.names import Names, name_models
 from quintet.engines.registry import Registry
@@ -46,6 +47,7 @@ class FleetOptions:
 
     references: tuple[str, ...]
     engine: engines.EngineOptions
+    _: KW_ONLY
     names: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     lazy: bool = False
@@ -65,7 +67,7 @@ class Fleet:
         plans: of each, in the order of ``models``.
     """
 
-    plans: tuple[engines.Plan, ...]
+    plans: tuple[Plan, ...]
     models: tuple[Model, ...]
     names: Names
     idle: float
@@ -156,21 +158,21 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     )
     if not options.engine.elsewhere:
         _check_memory(models)
-    return Fleet(plans, models, names, options.idle, options.image_hosts)
+    return Fleet(plans=plans, models=models, names=names, idle=options.idle, image_hosts=options.image_hosts)
 
 
-def _known_as(name: str, of: engines.Plan) -> engines.Plan:
+def _known_as(name: str, of: Plan) -> Plan:
     """Its engine is told the name that clients ask for, which errors tell them; the file's would say nothing to them."""
     return replace(of, source=replace(of.source, name=name), vllm=of.vllm and replace(of.vllm, name=name))
 
 
-def _settings(of: engines.Plan) -> str:
+def _settings(of: Plan) -> str:
     """A digest of the options that change answers before the engine sees a request; empty where none was given."""
     given = of.think_tags, of.suffix_first, of.longest_edge
     return hashlib.sha256(repr(given).encode()).hexdigest()[:6] if any(given) else ""
 
 
-def _plans(options: FleetOptions, report: Report) -> tuple[engines.Plan, ...]:
+def _plans(options: FleetOptions, report: Report) -> tuple[Plan, ...]:
     """Each with its name and an even share of the KV cache; the toy's is its own."""
     given = [references.split(text) for text in options.references]
     share = options.engine.kv_bytes // max(1, sum(reference != engines.TOY for _, reference in given))
@@ -230,7 +232,7 @@ def _moderation(given: Sequence[str], names: Names) -> dict[str, Format]:
     return roles
 
 
-def _require_tokens(roles: Mapping[str, Format], plans: Mapping[str, engines.Plan]) -> None:
+def _require_tokens(roles: Mapping[str, Format], plans: Mapping[str, Plan]) -> None:
     """A format is for models that have its control tokens; asked in another's, a model would say anything.
 
     Raises:

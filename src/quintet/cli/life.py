@@ -38,6 +38,7 @@ class Life:
 
     def __init__(
         self,
+        *,
         fleet: Fleet,
         server: Callable[[Registry], Server],
         given: Inherited,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quintet.cli.console import OptionError
-from quintet.cli.engines import Plan
+from quintet.cli.plans import Plan
 from quintet.cli.vllm import DEFAULT_RANK
 from quintet.engines.adapters import LoraConfig
 from quintet.engines.names import Names

@@ -15,6 +15,7 @@ from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.early import INTERRUPTED
 from quintet.cli.interrupt import end_within, on_interrupt, unless
 from quintet.cli.loading import ready
+from quintet.cli.plans import Plan
 from quintet.errors import EngineFailed, shorten
 from quintet.events import ChoiceDelta, Failed, Usage
 from quintet.executor import FairExecutor
@@ -31,7 +32,7 @@ _TELLING_S = 0.05
 """Tokens that come within so little came together, and have no speed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """What to generate.
 
@@ -118,7 +119,7 @@ def run(engine: engines.EngineOptions, options: RunOptions) -> int:
     return uvloop.run(_run(plan, options))
 
 
-async def _run(plan: engines.Plan, options: RunOptions) -> int:
+async def _run(plan: Plan, options: RunOptions) -> int:
     interrupted = on_interrupt()
     backend = plan.start()
     guides, executor = GuideCheck(), FairExecutor()

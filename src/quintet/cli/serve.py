@@ -14,11 +14,12 @@ from quintet import __version__, machine
 from quintet.backends.native.front.spawn import Ahead
 from quintet.batches.folder import Folder, in_use
 from quintet.children import keep_private
-from quintet.cli import cluster, engines, exporting, net
+from quintet.cli import cluster, exporting, net
 from quintet.cli import fleet as fleets
 from quintet.cli.cluster import ClusterOptions
 from quintet.cli.console import ConsoleReport, OptionError
 from quintet.cli.heart import WATCHDOG_S
+from quintet.cli.plans import Plan
 from quintet.cli.telling import TellOptions
 from quintet.cli.values import telling
 from quintet.config import LOG_LEVELS, BatchConfig, LedgerConfig, ServerConfig
@@ -26,7 +27,7 @@ from quintet.engines.entry import Model
 from quintet.errors import shorten
 from quintet.keys.salts import lasting_secret
 from quintet.listen import limits
-from quintet.listen.sockets import ADMIN, PUBLIC, Listener, url
+from quintet.listen.sockets import ADMIN, PUBLIC, Inherited, Listener, url
 from quintet.models.files import human
 from quintet.server.auth import Auth
 from quintet.server.proxies import Proxies
@@ -34,7 +35,7 @@ from quintet.server.proxies import Proxies
 DRAIN_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """What to serve, where, to whom.
 
@@ -91,19 +92,22 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
 
         serving.log_to_stderr(options.told.level, options.told.form)
         exports = exporting.check(options.told.otlp_endpoint, os.environ)
-        config = replace(
-            config,
-            allowed_hosts=net.answered_hosts([one.address for one in given.listeners], options.listen.allowed_host, keyless=keys is None),
-            cors_origins=options.listen.cors_origin,
-            admin_listener=any(one.name == ADMIN for one in given.listeners),
-        )
-        config = replace(config, batches=_batches(config.batches, waits=given.waits))
         public = next(one for one in given.listeners if one.name == PUBLIC)
         where = url(public.sock, "http" if tls is None else "https")
         said = banner(fleet, where, access(given.listeners, keys), whole=os.isatty(1), path=public.path)
-        otlp = options.told.otlp_endpoint if exports else None
-        rest = options.drain_timeout, options.watchdog, options.ledger, otlp
-        server = serving.Serving(fleet, config, auth, given, tls, most, said, *rest)
+        server = serving.Serving(
+            fleet=fleet,
+            config=_settings(config, options.listen, given, keyless=keys is None),
+            auth=auth,
+            given=given,
+            tls=tls,
+            most=most,
+            banner=said,
+            drain=options.drain_timeout,
+            watchdog=options.watchdog,
+            ledger=options.ledger,
+            otlp=options.told.otlp_endpoint if exports else None,
+        )
         return server.run()
     finally:
         for one in given.listeners:
@@ -140,6 +144,21 @@ def check(options: ServeOptions) -> None:
     options.listen.check()
     Proxies(config.trusted_proxy)
     fleets.check(options.fleet)
+
+
+def _settings(config: ServerConfig, listen: net.ListenOptions, given: Inherited, *, keyless: bool) -> ServerConfig:
+    """With what the open sockets and their options have to say.
+
+    Raises:
+        BatchFolderError: see ``_batches``.
+    """
+    return replace(
+        config,
+        allowed_hosts=net.answered_hosts([one.address for one in given.listeners], listen.allowed_host, keyless=keyless),
+        cors_origins=listen.cors_origin,
+        admin_listener=any(one.name == ADMIN for one in given.listeners),
+        batches=_batches(config.batches, waits=given.waits),
+    )
 
 
 def _batches(config: BatchConfig | None, *, waits: bool) -> BatchConfig | None:
@@ -218,12 +237,12 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str
 """
 
 
-def _cache(plan: engines.Plan) -> str:
+def _cache(plan: Plan) -> str:
     size = human(plan.config.kv_bytes) if plan.config.kv_bytes else "as vLLM has it"
     return f"{size} for {plan.kv_tokens} tokens" if plan.kv_tokens else size
 
 
-def _model(plan: engines.Plan, model: Model) -> str:
+def _model(plan: Plan, model: Model) -> str:
     of = f" of {plan.full_context}" if plan.context < plan.full_context else ""
     when = ", loaded when it is asked for" if model.lazy else ""
     of += f", drafts by {plan.draft}" if plan.draft else ""

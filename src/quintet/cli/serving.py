@@ -38,7 +38,7 @@ def log_to_stderr(level: str, form: str) -> None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop lines say less than the banner
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
     """
     Args:
@@ -70,4 +70,14 @@ class Serving:
                 return Server(app, self.given.listeners, self.most, self.tls)
 
             sys.setswitchinterval(_SWITCH_S)
-            return uvloop.run(Life(self.fleet, server, self.given, self.tls, self.banner, self.drain, self.watchdog).run())
+            return uvloop.run(
+                Life(
+                    fleet=self.fleet,
+                    server=server,
+                    given=self.given,
+                    tls=self.tls,
+                    banner=self.banner,
+                    drain=self.drain,
+                    watchdog=self.watchdog,
+                ).run()
+            )

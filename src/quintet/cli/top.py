@@ -36,7 +36,7 @@ _printable = hidden("")
 """Names and versions are the server's, whoever's it is, and go to a terminal."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions:
     """Whom to watch, and how it is told."""
 

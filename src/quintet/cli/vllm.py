@@ -15,7 +15,7 @@ from quintet.config import EngineName, VllmConfig
 from quintet.errors import ModelError
 
 if TYPE_CHECKING:  # imported with every command, so that it stays quick
-    from quintet.cli.engines import Plan
+    from quintet.cli.plans import Plan
     from quintet.models.files import Report, StoredModel
 
 NATIVE_ONLY = frozenset(

@@ -45,7 +45,7 @@ def _thread(path: Path | None) -> Engine:
 
 
 def _process(path: Path | None) -> Engine:
-    source = ModelSource(str(path or ""), 2, 512, "test")
+    source = ModelSource(path=str(path or ""), threads=2, context=512, name="test")
     return Engine(ProcessLink(source, (lambda: load_tokenizer(path)) if path else ToyTokenizer, CONFIG), CONFIG)
 
 
@@ -59,7 +59,10 @@ BACKENDS: dict[str, tuple[Callable[[pytest.FixtureRequest], Path | None], Callab
 }
 
 BACKENDS["toy-pool"] = (_toy, lambda path: Pool(lambda _: _thread(path), CONFIG, Sizing(2, 2)))
-BACKENDS["tiny-kv8"] = (_tiny, lambda path: Engine(native_loader(path, 2, 512, kv_type="q8") if path else toy_loader(), CONFIG))
+BACKENDS["tiny-kv8"] = (
+    _tiny,
+    lambda path: Engine(native_loader(path, threads=2, context=512, kv_type="q8") if path else toy_loader(), CONFIG),
+)
 BACKENDS["bigram"] = (_toy, lambda _: BigramEngine())
 BACKENDS["toy-poor"] = (_toy, lambda path: PoorEngine(_thread(path)))
 

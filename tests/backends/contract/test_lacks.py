@@ -60,7 +60,7 @@ class Thinker(ToyTokenizer):
 async def serving(supported: Supported | None = POOR) -> AsyncIterator[dict[str, ASGIApp]]:
     """The server in each dialect; ``None`` = with all that the toy has."""
     config = EngineConfig(kv_bytes=1 << 22, speculation=False)
-    engine: Backend = Engine(lambda _: Loaded(ToyRunner(), Thinker(), "toy", "f"), config, clock=lambda: 0.0)
+    engine: Backend = Engine(lambda _: Loaded(ToyRunner(), Thinker(), name="toy", fingerprint="f"), config, clock=lambda: 0.0)
     async with ready(engine if supported is None else PoorEngine(engine, supported)) as backend:
         yield {name: create_app(backend, ServerConfig(dialect=name), source=SOURCE) for name in DIALECTS}
 

@@ -13,13 +13,15 @@ from quintet.errors import ModelError
 
 
 def made(options: VllmConfig, *, context: int = 0, cpu: bool = True) -> dict[str, Any]:
-    source = VllmSource("/models/m", "m", context, options)
+    source = VllmSource(path="/models/m", name="m", context=context, options=options)
     return engine_arguments(source, EngineConfig(max_running=7), "/run/sidecar", "room:Class", cpu=cpu)
 
 
 def seeing(how: Literal["layout", "processor"], *arguments: str) -> dict[str, Any]:
     options = VllmConfig(vllm_arg=arguments)
-    return engine_arguments(VllmSource("/m", "m", 0, options, how), EngineConfig(), "", "room:Class", cpu=True, sees=how)
+    return engine_arguments(
+        VllmSource(path="/m", name="m", context=0, options=options, vision=how), EngineConfig(), "", "room:Class", cpu=True, sees=how
+    )
 
 
 def test_our_options_have_vllms_names() -> None:

@@ -33,8 +33,8 @@ def wanted(told: list[FromWorker]) -> list[Wanted]:
 
 
 def test_gemma_3_is_shown_images_where_vllm_lets_their_tokens_see_each_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    gemma = VllmSource(str(write_seeing(tmp_path / "gemma", "gemma3")), "gemma", 0, VllmConfig(), vision="layout")
-    smolvlm = VllmSource(str(write_seeing(tmp_path / "smolvlm")), "smolvlm", 0, VllmConfig(), vision="layout")
+    gemma = VllmSource(path=str(write_seeing(tmp_path / "gemma", "gemma3")), name="gemma", context=0, options=VllmConfig(), vision="layout")
+    smolvlm = VllmSource(path=str(write_seeing(tmp_path / "smolvlm")), name="smolvlm", context=0, options=VllmConfig(), vision="layout")
     seen = sight_of(gemma, cpu=False)
     assert seen is not None
     assert seen.traits == ImageTraits("gemma3", 112, seen.traits.longest_edge, 16)

@@ -34,7 +34,7 @@ def spec(prompt: Prompt = "hello", max_tokens: int = 5) -> SequenceSpec:
 
 
 def loader(runner: ToyRunner | None = None, tokenizer: ToyTokenizer | None = None) -> Loader[Tokenizer]:
-    return lambda _: Loaded(runner or ToyRunner(), tokenizer or ToyTokenizer(), "toy", "fp")
+    return lambda _: Loaded(runner or ToyRunner(), tokenizer or ToyTokenizer(), name="toy", fingerprint="fp")
 
 
 class Clock:

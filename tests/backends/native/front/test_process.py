@@ -54,7 +54,9 @@ class Link:
     def __init__(self, child: str) -> None:
         self.heard: list[FromWorker] = []
         self.died = asyncio.Event()
-        self.link = ProcessLink(ModelSource("", 1, None, "toy"), ToyTokenizer, EngineConfig(), ("-c", CHILD + child))
+        self.link = ProcessLink(
+            ModelSource(path="", threads=1, context=None, name="toy"), ToyTokenizer, EngineConfig(), ("-c", CHILD + child)
+        )
         self.link.start(self._hear)
 
     def _hear(self, message: FromWorker) -> None:
@@ -225,7 +227,7 @@ def test_a_process_that_cannot_be_started_is_told_and_leaves_nothing(run: Run, m
 
 
 def begun(ahead: Ahead) -> tuple[ProcessLink, list[FromWorker]]:
-    link = ProcessLink(ModelSource("", 1, None, "toy"), ToyTokenizer, EngineConfig())
+    link = ProcessLink(ModelSource(path="", threads=1, context=None, name="toy"), ToyTokenizer, EngineConfig())
     link.begin(ahead)
     return link, []
 

@@ -78,7 +78,7 @@ def test_requests_come_out_as_they_went_in(request_id: int, asked: list[Prepared
     assert message.sequences() == tuple(asked)
 
 
-SOURCE = ModelSource("a.gguf", 2, None, "a", "avx2")
+SOURCE = ModelSource(path="a.gguf", threads=2, context=None, name="a", isa="avx2")
 TO_PROCESS = (Load(SOURCE, EngineConfig(max_running=3)), Vocabulary(b"abc", b"ends", frozenset({1})), Stop())
 FROM_WORKER = (Progress(0.5), Ready("a", 8, 50, 5, 8, "fp", 0.25), Started((1, 2)), Died("why", True), Died())
 

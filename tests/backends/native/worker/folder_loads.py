@@ -21,7 +21,7 @@ def peak() -> int:
 def main(folder: Path) -> None:
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
     before = peak()
-    runner, _ = load_weights(folder, 2, 64, "", lambda _: None)
+    runner, _ = load_weights(folder, threads=2, context=64, isa="", progress=lambda _: None)
     print(json.dumps({"weights": runner.weight_bytes, "more": peak() - before}))
 
 

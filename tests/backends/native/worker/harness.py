@@ -56,7 +56,7 @@ class World:
 
         self.runner = Slow()
         worker = Worker(
-            lambda _: Loaded(self.runner, ToyTokenizer(), "toy", "fp", **loaded),
+            lambda _: Loaded(self.runner, ToyTokenizer(), name="toy", fingerprint="fp", **loaded),
             config,
             lambda: self.now,
             self.inbox,

@@ -39,7 +39,7 @@ class Loads:
         """What a model computes, and its fingerprint."""
         self.packed = self.hashed = 0
         self._log.clear()
-        runner, fingerprint = weights.load_weights(path, 2, 64, "", lambda _: None, packs)
+        runner, fingerprint = weights.load_weights(path, threads=2, context=64, isa="", progress=lambda _: None, packs=packs)
         runner.allocate(8)
         rows = step(runner, [whole(np.arange(1, 25, dtype=np.int32))], [24])[0]
         return rows.tobytes() + runner.logits(rows).tobytes(), fingerprint

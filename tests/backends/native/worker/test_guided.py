@@ -177,7 +177,7 @@ def test_an_engine_in_another_process_follows_the_same_guides() -> None:
         async with running() as engine:
             wanted = await run(engine, specs)
         config = EngineConfig(kv_bytes=1 << 20)
-        engine = Engine(ProcessLink(ModelSource("", 1, None, "toy"), ToyTokenizer, config), config)
+        engine = Engine(ProcessLink(ModelSource(path="", threads=1, context=None, name="toy"), ToyTokenizer, config), config)
         try:
             while engine.health().state is not State.READY:
                 await asyncio.sleep(0.01)

@@ -69,7 +69,7 @@ def test_a_pack_tells_how_far_it_is_read(model: Path, cache: CacheFolder, monkey
     monkeypatch.setattr(packing, "PIECES", 4)
     for _ in range(2):
         told: list[float] = []
-        weights.load_weights(model, 1, 64, "", told.append, cache)
+        weights.load_weights(model, threads=1, context=64, isa="", progress=told.append, packs=cache)
         assert told == sorted(told)
         assert len(told) >= 3
         assert told[-1] == 1
@@ -391,7 +391,7 @@ def test_weights_by_way_of_a_pack_take_little_memory_of_the_processs_own(
         nonlocal most
         most = max(most, own())
 
-    runner, _ = weights.load_weights(bundled_path(), 1, 64, "", see, cache)
+    runner, _ = weights.load_weights(bundled_path(), threads=1, context=64, isa="", progress=see, packs=cache)
     assert runner.weight_bytes > 90 << 20
     assert most - before < 56 << 20
     assert own() - before < 16 << 20

@@ -49,7 +49,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 # ---- to the worker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
     """Which model a worker in a process of its own loads.
 
@@ -73,7 +73,7 @@ class ModelSource:
     wanted: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VllmSource:
     """Which model vLLM loads, and how.
 

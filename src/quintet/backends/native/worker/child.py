@@ -77,7 +77,7 @@ def loader_of(source: ModelSource, table: Callable[[], TokenTable]) -> Loader[To
             from quintet.backends.toy import toy_loader
 
             loaded = toy_loader()(progress)
-            return Loaded(loaded.runner, table(), source.name, loaded.fingerprint)
+            return Loaded(loaded.runner, table(), name=source.name, fingerprint=loaded.fingerprint)
         return load_models(source, table, progress)
 
     return load

@@ -32,6 +32,7 @@ def load_tokenizer(path: Path, think: tuple[str, str] | None = None, *, any_mode
 
 def native_loader(
     path: Path,
+    *,
     threads: int,
     context: int | None = None,
     name: str = "",
@@ -54,9 +55,19 @@ def native_loader(
     def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         from quintet.backends.native.worker.models import load_models  # only where the weights are: a front needs the tokenizer alone
 
-        own = name or (path.name if path.is_dir() else path.stem)
-        where = str(vision) if vision else "", str(draft) if draft else ""
-        source = ModelSource(str(path), threads, context, own, isa, packs, quantize, *where, kv_type, wanted)
+        source = ModelSource(
+            path=str(path),
+            threads=threads,
+            context=context,
+            name=name or (path.name if path.is_dir() else path.stem),
+            isa=isa,
+            packs=packs,
+            quantize=quantize,
+            vision=str(vision) if vision else "",
+            draft=str(draft) if draft else "",
+            kv_type=kv_type,
+            wanted=wanted,
+        )
         return load_models(source, lambda: load_tokenizer(path), progress)
 
     return load

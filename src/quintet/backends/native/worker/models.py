@@ -25,12 +25,21 @@ def load_models(source: ModelSource, table: Callable[[], V], progress: Callable[
     """
     path, drafts = Path(source.path), Path(source.draft) if source.draft else None
     first, second = halves(path, drafts, progress) if drafts else (progress, progress)
-    settings = source.threads, source.context, source.isa
-    runner, fingerprint = load_weights(path, *settings, first, source.packs, source.quantize, source.kv_type, source.wanted)
+    runner, fingerprint = load_weights(
+        path,
+        threads=source.threads,
+        context=source.context,
+        isa=source.isa,
+        progress=first,
+        packs=source.packs,
+        quantize=source.quantize,
+        kv_type=source.kv_type,
+        wanted=source.wanted,
+    )
     draft = load_draft(drafts, runner, second, source.packs) if drafts else None
     if not source.vision:
-        return Loaded(runner, table(), source.name, fingerprint, runner.cpu, draft=draft)
+        return Loaded(runner, table(), name=source.name, fingerprint=fingerprint, cpu=runner.cpu, draft=draft)
     from quintet.backends.native.worker.seeing import load_vision  # only where there is something to see with
 
     encoder, images, fingerprint = load_vision(Path(source.vision), runner, source.quantize, fingerprint, progress)
-    return Loaded(runner, table(), source.name, fingerprint, runner.cpu, encoder, images, draft)
+    return Loaded(runner, table(), name=source.name, fingerprint=fingerprint, cpu=runner.cpu, encoder=encoder, images=images, draft=draft)

@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 def load_weights(
     path: Path,
+    *,
     threads: int,
     context: int | None,
     isa: str,
