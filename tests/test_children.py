@@ -13,7 +13,7 @@ import pytest
 from quintet import children
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.forks.parent import Forks

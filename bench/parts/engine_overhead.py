@@ -31,7 +31,8 @@ from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import EventRow, Events, ModelSource, Stepped, TokenRow
+from quintet.backends.native.wire.messages import EventRow, Events, Stepped, TokenRow
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.native.worker.step import Stepper
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig

@@ -52,7 +52,7 @@ class NoWorker(Link):
 
     def start(self, receive: Callable[[FromWorker], None]) -> None:
         self.receive = receive
-        receive(Ready("toy", LONGEST + 192, 257, 20, 128, "fp"))
+        receive(Ready(model="toy", context=LONGEST + 192, vocab=257, max_logprobs=20, max_sequences=128, fingerprint="fp"))
 
     def send(self, message: ToWorker) -> None:
         if isinstance(message, Submit):

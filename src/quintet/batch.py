@@ -42,7 +42,7 @@ def kept_s(most: float, asked: int | None) -> int:
 ENDED = frozenset({Status.FAILED, Status.COMPLETED, Status.EXPIRED, Status.CANCELLED})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class File:
     """A file that is kept for somebody.
 
@@ -90,7 +90,7 @@ class Tokens:
 NOTHING_USED = Tokens()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
     """A batch as it is asked for.
 
@@ -112,7 +112,7 @@ class NewBatch:
     bare: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """A batch.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class BatchConfig:
     """
 
     folder: Path
+    _: KW_ONLY
     keep: float = 30 * 86_400.0
     max_file: int = 200_000_000
     max_lines: int = 50_000

@@ -227,7 +227,7 @@ class Beams:
     early: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
     """One parsed ``POST /v1/completions``.
 

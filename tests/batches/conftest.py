@@ -47,10 +47,23 @@ class World:
         draft = self.folder.draft()
         draft.write(data)
         draft.keep("file-1")
-        await self.desk.do(lambda store: store.add_file(File("file-1", "", "in", Purpose.BATCH, draft.size, NOW, expires, draft.lines)))
-        asked = NewBatch("file-1", "/v1/completions", "24h", window, bare=True)
+        await self.desk.do(
+            lambda store: store.add_file(
+                File(
+                    id="file-1",
+                    owner="",
+                    name="in",
+                    purpose=Purpose.BATCH,
+                    size=draft.size,
+                    created=NOW,
+                    expires=expires,
+                    lines=draft.lines,
+                )
+            )
+        )
+        asked = NewBatch(input_file="file-1", endpoint="/v1/completions", window="24h", window_s=window, bare=True)
         for name in (NAME, *(f"{NAME}_{other}" for other in range(others))):
-            batch = Batch(name, "", "openai", asked, NOW, NOW + window if window else None)
+            batch = Batch(id=name, owner="", dialect="openai", asked=asked, created=NOW, expires=NOW + window if window else None)
             await self.desk.do(partial(Store.add_batch, batch=batch, most_open=1 + others))
 
     @asynccontextmanager

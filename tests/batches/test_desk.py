@@ -26,7 +26,7 @@ from quintet.errors import BadRequest, NotFound
 
 
 def file(number: int) -> File:
-    return File(f"file-{number}", "", "x", Purpose.BATCH, 1, number, None)
+    return File(id=f"file-{number}", owner="", name="x", purpose=Purpose.BATCH, size=1, created=number, expires=None)
 
 
 def add(one: File, store: Store) -> None:
@@ -70,7 +70,10 @@ def test_what_a_disk_does_not_take_is_told_to_all_and_the_next_work_is_done(tmp_
     async def go() -> None:
         await desk.do(lambda store: store.add_file(file(1)))
         desk._connection.execute(f"PRAGMA max_page_count = {pages}")  # as if the disk were full from here on
-        long = [File(f"file-{number}", "", "x" * 4000, Purpose.BATCH, 1, number, None) for number in range(2, 30)]
+        long = [
+            File(id=f"file-{number}", owner="", name="x" * 4000, purpose=Purpose.BATCH, size=1, created=number, expires=None)
+            for number in range(2, 30)
+        ]
         told = await asyncio.gather(*(desk.do(partial(add, one)) for one in long), return_exceptions=True)
         assert any(isinstance(one, sqlite3.Error) for one in told)
         desk._connection.execute("PRAGMA max_page_count = 100000")
@@ -192,9 +195,9 @@ def test_a_batch_whose_files_are_being_written_is_not_cancelled_any_more_and_the
 ) -> None:
     async def go() -> None:
         desk = Desk(Folder(tmp_path))
-        asked = NewBatch("file-1", "/v1/completions", "24h", 60)
+        asked = NewBatch(input_file="file-1", endpoint="/v1/completions", window="24h", window_s=60)
         await desk.do(partial(add, file(1)))
-        await desk.do(lambda store: store.add_batch(Batch("batch_1", "", "openai", asked, 0, 60), 1))
+        await desk.do(lambda store: store.add_batch(Batch(id="batch_1", owner="", dialect="openai", asked=asked, created=0, expires=60), 1))
         await desk.do(lambda store: store.accept("batch_1", [], "", 1))
         assert await desk.do(lambda store: store.complete("batch_1", 2))
         with pytest.raises(BadRequest, match="of which lines are left to compute; this one's status is finalizing"):
@@ -207,9 +210,9 @@ def test_a_batch_whose_files_are_being_written_is_not_cancelled_any_more_and_the
 def test_a_batch_that_is_cancelled_while_its_file_is_read_gets_no_lines(tmp_path: Path) -> None:
     async def go() -> None:
         desk = Desk(Folder(tmp_path))
-        asked = NewBatch("file-1", "/v1/completions", "24h", 60)
+        asked = NewBatch(input_file="file-1", endpoint="/v1/completions", window="24h", window_s=60)
         await desk.do(partial(add, file(1)))
-        await desk.do(lambda store: store.add_batch(Batch("batch_1", "", "openai", asked, 0, 60), 1))
+        await desk.do(lambda store: store.add_batch(Batch(id="batch_1", owner="", dialect="openai", asked=asked, created=0, expires=60), 1))
         assert (await desk.do(lambda store: store.cancel("batch_1", "", 1))).status is Status.CANCELLING
         await desk.do(lambda store: store.accept("batch_1", [Line(1, 0, 1, "a", 0)], "m", 2))
         batch = await desk.do(lambda store: store.batch("batch_1", ""))
@@ -226,9 +229,9 @@ def test_what_comes_of_a_line_again_changes_nothing(tmp_path: Path) -> None:
 
     async def go() -> None:
         desk = Desk(Folder(tmp_path))
-        asked = NewBatch("file-1", "/v1/completions", "24h", 60)
+        asked = NewBatch(input_file="file-1", endpoint="/v1/completions", window="24h", window_s=60)
         await desk.do(partial(add, file(1)))
-        await desk.do(lambda store: store.add_batch(Batch("batch_1", "", "openai", asked, 0, 60), 1))
+        await desk.do(lambda store: store.add_batch(Batch(id="batch_1", owner="", dialect="openai", asked=asked, created=0, expires=60), 1))
         await desk.do(lambda store: store.accept("batch_1", [Line(1, 0, 1, "a", 0)], "", 1))
         for body, ok in ((b"first", True), (b"again", True), (b"given up", False)):
             await desk.do(partial(Store.record, id_="batch_1", line=1, body=body, tokens=Tokens(1, 2, 0), ok=ok))

@@ -17,7 +17,7 @@ from quintet.batches import folder as folder_module
 from quintet.batches.folder import Folder
 from quintet.batches.validation import Limits, validate
 
-ASKED = NewBatch("file", "/v1/completions", "48h", 172_800, bare=True)
+ASKED = NewBatch(input_file="file", endpoint="/v1/completions", window="48h", window_s=172_800, bare=True)
 LINES = st.sampled_from(["", " ", "\t\r", '{"custom_id": "%d", "body": {}}', ' {"custom_id": "%d", "body": {}}\r'])
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from quintet.batch import NewBatch
 from quintet.batches.validation import MOST_FAULTS, Found, Limits, body_of, validate
 
-STRICT = NewBatch("file", "/v1/completions", "24h", 86_400)
-BARE = NewBatch("file", "/v1/completions", "48h", 172_800, bare=True)
+STRICT = NewBatch(input_file="file", endpoint="/v1/completions", window="24h", window_s=86_400)
+BARE = NewBatch(input_file="file", endpoint="/v1/completions", window="48h", window_s=172_800, bare=True)
 FEW = Limits(10, 500)
 GOOD = '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "x"}}'
 

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from quintet import deploy
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.toy import ToyTokenizer
 from quintet.cli import cluster
 from quintet.cli.app import app

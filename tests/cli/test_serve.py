@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.cli import fleet, net, serve
 from quintet.cli.console import OptionError
 from quintet.cli.plans import Plan

@@ -40,7 +40,16 @@ class BigramEngine:
 
     def __init__(self) -> None:
         self._bytes = ToyTokenizer()
-        self._capabilities = Capabilities("bigram", CONTEXT, VOCAB, self._bytes.pieces, 20, 128, "bigram-1", _HAS)
+        self._capabilities = Capabilities(
+            model="bigram",
+            context=CONTEXT,
+            vocab=VOCAB,
+            pieces=self._bytes.pieces,
+            max_logprobs=20,
+            max_sequences=128,
+            fingerprint="bigram-1",
+            supported=_HAS,
+        )
         self._requests: dict[int, _Request] = {}
         self._state = State.READY
         self._steps = self._tokens = 0

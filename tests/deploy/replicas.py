@@ -16,7 +16,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.restarts import Records
 from quintet.backends.native.front.spawn import MODULE
 from quintet.backends.native.front.watchdog import STALL_S
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.deploy.host import SECRET_BYTES, Host

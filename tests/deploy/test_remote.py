@@ -16,7 +16,8 @@ from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Load, ModelSource
+from quintet.backends.native.wire.messages import Load
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
 from quintet.deploy import host

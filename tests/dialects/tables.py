@@ -133,7 +133,16 @@ class Checking(ScriptedBackend):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities("m", 4096, 257, [b""] * 257, max_logprobs=20, max_sequences=1024, fingerprint="f", supported=EVERYTHING)
+        return Capabilities(
+            model="m",
+            context=4096,
+            vocab=257,
+            pieces=[b""] * 257,
+            max_logprobs=20,
+            max_sequences=1024,
+            fingerprint="f",
+            supported=EVERYTHING,
+        )
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "", watch: object = None) -> tuple[PreparedSequence, ...]:
         require_supported(specs, self.capabilities)

@@ -13,7 +13,18 @@ from quintet.request import CompletionRequest, Sampling, StopRules
 
 def request(prompts: int = 1, n: int = 1, best_of: int = 1, stream: bool = False) -> CompletionRequest:
     return CompletionRequest(
-        "m", ("a",) * prompts, 1, n, False, None, Sampling(1, 1, 0), StopRules(), stream, include_usage=False, user="", best_of=best_of
+        model="m",
+        prompts=("a",) * prompts,
+        max_tokens=1,
+        n=n,
+        echo=False,
+        logprobs=None,
+        sampling=Sampling(1, 1, 0),
+        stop=StopRules(),
+        stream=stream,
+        include_usage=False,
+        user="",
+        best_of=best_of,
     )
 
 

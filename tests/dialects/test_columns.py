@@ -26,7 +26,7 @@ from quintet.dialects.together.dialect import Together
 from quintet.dialects.wire import encode
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, TokenText, Usage
 
-IDENTITY = Identity("0", 1, "m", "fp")
+IDENTITY = Identity(id="0", created=1, model="m", fingerprint="fp")
 values = st.lists(st.none() | st.integers(-9, 9) | st.text('a\u20ac\0"', max_size=3) | st.floats(allow_nan=False, allow_infinity=False))
 
 

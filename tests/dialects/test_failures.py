@@ -47,7 +47,7 @@ def test_the_status_is_that_of_whose_fault_it_is(name: str, blame: Blame) -> Non
 def test_the_last_frame_of_a_stream_says_what_the_status_would_have_said(name: str, blame: Blame) -> None:
     form = FORMATS[name]
     parsed = form.parse(json.dumps(INFILL if name == "infill" else BODY).encode(), 7)
-    renderer = form.renderer(parsed.request, Identity("id", 1, "toy", "fp"), parsed.options)
+    renderer = form.renderer(parsed.request, Identity(id="id", created=1, model="toy", fingerprint="fp"), parsed.options)
     end = Failed("It cannot be done.", blame)
     events: list[Event] = [ChoiceDelta(0, "x"), end]
     last = json.loads([frame for event in events for frame in renderer.feed(event)][-1])

@@ -15,7 +15,7 @@ from quintet.dialects.base import Dialect, Identity
 from quintet.dialects.openai.dialect import OpenAI
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, TokenText, Usage
 
-IDENTITY = Identity("0", 1, "m", "fp")
+IDENTITY = Identity(id="0", created=1, model="m", fingerprint="fp")
 LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
 
 logprob = st.floats(max_value=0, allow_nan=False)

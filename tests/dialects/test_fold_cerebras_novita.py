@@ -26,7 +26,7 @@ from quintet.text.entries import Echo
 from quintet.text.labels import Labels
 from quintet.text.stop import compile_stops
 
-IDENTITY = Identity("0", 1, "m", "fp")
+IDENTITY = Identity(id="0", created=1, model="m", fingerprint="fp")
 PROMPTS = ("p\u00e9", "")
 NAME = "\x07"
 """Of the token that all events have, in lists, where it has no text."""

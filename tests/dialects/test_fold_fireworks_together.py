@@ -21,7 +21,7 @@ from quintet.dialects.together.dialect import Together
 from quintet.dialects.wire import FLOOR
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, Timing, TokenText, Usage
 
-IDENTITY = Identity("0", 1, "m", "fp")
+IDENTITY = Identity(id="0", created=1, model="m", fingerprint="fp")
 PROMPTS = 2
 
 logprob = st.sampled_from([0.0, -0.0, -1e-300, -0.1, -1.0, -2.5, -9999.0, -1e5, -float("inf")])

@@ -21,7 +21,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.in_flight import REFUSED
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.front.spawn import MODULE
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.events import Finish, TokenEvent

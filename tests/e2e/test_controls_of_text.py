@@ -45,7 +45,19 @@ class Lab:
         return self._runner.run(prepare(self.engine, [SequenceSpec(prompt, 1, Sampling(0.0, 1.0, 0), None, False, suffix=suffix)]))
 
     def complete(self, prompt: str, **wanted: object) -> list[Event]:
-        plain = CompletionRequest("m", (prompt,), 96, 1, False, None, Sampling(0.8, 1.0, 0), StopRules(), False, False, "")
+        plain = CompletionRequest(
+            model="m",
+            prompts=(prompt,),
+            max_tokens=96,
+            n=1,
+            echo=False,
+            logprobs=None,
+            sampling=Sampling(0.8, 1.0, 0),
+            stop=StopRules(),
+            stream=False,
+            include_usage=False,
+            user="",
+        )
 
         async def go() -> list[Event]:
             job = await service(self.engine).prepare(replace(plain, **wanted))  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.draft.drafter import Drafter
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.config import EngineConfig, KvType, Quantize
 from quintet.events import Finish, TokenEvent

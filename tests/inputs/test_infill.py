@@ -104,7 +104,20 @@ def test_a_suffix_counts_once_for_each_prompt_and_is_refused_where_that_is_more_
 
 
 def request(prompt: str = "ab", **wanted: object) -> CompletionRequest:
-    plain = CompletionRequest("m", (prompt,), 4, 1, False, None, Sampling(0.0, 1.0, 0), StopRules(), False, False, "", suffix="yz")
+    plain = CompletionRequest(
+        model="m",
+        prompts=(prompt,),
+        max_tokens=4,
+        n=1,
+        echo=False,
+        logprobs=None,
+        sampling=Sampling(0.0, 1.0, 0),
+        stop=StopRules(),
+        stream=False,
+        include_usage=False,
+        user="",
+        suffix="yz",
+    )
     return replace(plain, **wanted)  # type: ignore[arg-type]
 
 

@@ -54,7 +54,9 @@ class Watched(ToyTokenizer):
 
 
 def preparer(tokenizer: ToyTokenizer) -> Preparer:
-    about = Capabilities("m", CONTEXT, 257, [b""] * 257, max_logprobs=5, max_sequences=128, fingerprint="f", supported=EVERYTHING)
+    about = Capabilities(
+        model="m", context=CONTEXT, vocab=257, pieces=[b""] * 257, max_logprobs=5, max_sequences=128, fingerprint="f", supported=EVERYTHING
+    )
     executor = FairExecutor()
     return Preparer(SimpleNamespace(tokenizer=tokenizer, capabilities=about), GuideCheck(), executor, ImageReader(executor))
 

@@ -17,7 +17,9 @@ from quintet.inputs.tokenizer import separator_of
 from quintet.models.traits import Roles, Traits
 from quintet.request import Cut, Prompt, Reasoning, Sampling
 
-CAPABILITIES = Capabilities("m", 20, 300, [b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f", supported=EVERYTHING)
+CAPABILITIES = Capabilities(
+    model="m", context=20, vocab=300, pieces=[b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f", supported=EVERYTHING
+)
 
 
 def spec(prompt: Prompt = (1, 2, 3), max_tokens: int | None = 4, logprobs: int | None = None) -> SequenceSpec:

@@ -45,7 +45,9 @@ PARTS = {"seed", "xtc_threshold", "mirostat_lr", "typical_within"}
 
 
 def having(supported: Supported) -> Capabilities:
-    return Capabilities("m", 20, 300, [b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f", supported=supported)
+    return Capabilities(
+        model="m", context=20, vocab=300, pieces=[b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f", supported=supported
+    )
 
 
 def refusal(spec: SequenceSpec, supported: Supported) -> BadRequest:

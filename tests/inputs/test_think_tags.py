@@ -20,7 +20,7 @@ from quintet.backends.base import State
 from quintet.backends.native.core.loader import Loaded
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.toy import EOS, ToyRunner, ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.errors import Unsupported

@@ -25,7 +25,9 @@ from quintet.moderation.format import Format, Layout, Question
 from quintet.moderation.judge import Judge
 
 CHAT = Layout("<|im_start|>user\nIs this safe?\n{prompt}<|im_end|>\n<|im_start|>assistant\n")
-FORM = Format("chat", "this file", (Question(CHAT, CHAT),), "safe", "unsafe", ("<|im_start|>", "<|im_end|>"))
+FORM = Format(
+    name="chat", source="this file", questions=(Question(CHAT, CHAT),), safe="safe", unsafe="unsafe", control=("<|im_start|>", "<|im_end|>")
+)
 
 
 @dataclass(eq=False)

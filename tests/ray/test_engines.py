@@ -12,7 +12,7 @@ from tests.deploy.replicas import collect, ready, spec, until
 from tests.support.bundled import bundled_path
 
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quintet.server.asgi import ASGIApp, Message, Receive, Scope, Send
-from quintet.server.completions import Source
+from quintet.server.source import Source
 
 SOURCE = Source(now=lambda: 1_700_000_000.0, token=lambda: "0123456789abcdef", host=lambda: "host", seed=lambda: 7, clock=lambda: 0.0)
 """Fixed, so that whole responses can be compared."""

@@ -17,7 +17,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.server.asgi import ASGIApp
-from quintet.server.completions import Source
+from quintet.server.source import Source
 
 PROMPT = {"prompt": "once", "max_tokens": 24, "temperature": 1, "logit_bias": {str(EOS): -100}}
 

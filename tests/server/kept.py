@@ -19,7 +19,7 @@ from quintet.backends.toy import toy_loader
 from quintet.config import BatchConfig, EngineConfig, ServerConfig
 from quintet.ledger.ledger import Ledger
 from quintet.server.asgi import ASGIApp, Message
-from quintet.server.completions import Source
+from quintet.server.source import Source
 
 BOUNDARY = "a-boundary"
 FORM = ("content-type", f"multipart/form-data; boundary={BOUNDARY}")

@@ -48,7 +48,16 @@ class ScriptedBackend:
     @property
     def capabilities(self) -> Capabilities:
         pieces = [bytes([byte]) for byte in range(256)] + [b""] + list(self.words)
-        return Capabilities("scripted", self.context, len(pieces), pieces, 20, 128, "fp_scripted", EVERYTHING)
+        return Capabilities(
+            model="scripted",
+            context=self.context,
+            vocab=len(pieces),
+            pieces=pieces,
+            max_logprobs=20,
+            max_sequences=128,
+            fingerprint="fp_scripted",
+            supported=EVERYTHING,
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:

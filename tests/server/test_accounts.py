@@ -31,7 +31,7 @@ from quintet.ledger.ledger import Ledger
 from quintet.ledger.rows import Row, State
 from quintet.ledger.store import Store
 from quintet.server.asgi import ASGIApp
-from quintet.server.completions import Source
+from quintet.server.source import Source
 
 PATIENCE_S = 60
 TOY = EngineConfig(kv_bytes=1 << 22, speculation=False)

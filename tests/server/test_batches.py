@@ -342,7 +342,8 @@ def failing(error: Exception) -> Answer:
         async def answer(self, *_: object) -> None:
             raise error
 
-    batch = Batch("batch_1", "", "openai", NewBatch("file-1", "/v1/completions", "24h", 60), 0, 60)
+    new = NewBatch(input_file="file-1", endpoint="/v1/completions", window="24h", window_s=60)
+    batch = Batch(id="batch_1", owner="", dialect="openai", asked=new, created=0, expires=60)
     compute = server_lines.Lines(lambda _: Fails(), SimpleNamespace(owner=lambda _: ANYBODY), SOURCE)  # type: ignore[arg-type, return-value]
     return asyncio.run(compute(runner.PendingLine(batch, Line(1, 0, 2, "a", 0), b"{}")))
 

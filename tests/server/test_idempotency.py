@@ -16,7 +16,7 @@ from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
 from quintet.server import idempotency
-from quintet.server.completions import Source
+from quintet.server.source import Source
 
 pytestmark = pytest.mark.fault("E11")
 

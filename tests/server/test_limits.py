@@ -27,8 +27,8 @@ from quintet.keys.store import KeyStore
 from quintet.quota import Limits
 from quintet.server.asgi import ASGIApp
 from quintet.server.auth import ANYBODY
-from quintet.server.completions import Source
 from quintet.server.gate import Gate
+from quintet.server.source import Source
 
 
 class Clock:

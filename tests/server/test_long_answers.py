@@ -84,7 +84,9 @@ def test_the_text_of_a_choice_is_encoded_when_its_turn_comes(monkeypatch: pytest
 
     monkeypatch.setattr(chunks, "encode", noted)
     parsed = PROVIDERS["openai"].dialect.parse(b'{"prompt": "ab", "n": 3, "max_tokens": 0, "echo": true}', 1)
-    renderer = PROVIDERS["openai"].dialect.renderer(parsed.request, Identity("1", 1, "m", "fp"), parsed.options)
+    renderer = PROVIDERS["openai"].dialect.renderer(
+        parsed.request, Identity(id="1", created=1, model="m", fingerprint="fp"), parsed.options
+    )
     for index in range(3):
         renderer.add(ChoiceDelta(index, "ab"))
         renderer.add(ChoiceDone(index, Finish.LENGTH))

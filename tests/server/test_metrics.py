@@ -20,8 +20,8 @@ from tests.server.scripted import ScriptedBackend
 from quintet.backends.base import Counts, Health, Incidents, Pages, State
 from quintet.config import ServerConfig
 from quintet.server.collectors import ENGINE, LABELS, DurationsByModel
-from quintet.server.completions import Source
 from quintet.server.metrics import MOST_SERIES, OTHER, Telemetry
+from quintet.server.source import Source
 from scripts import metrics
 
 RECORDED = Path(__file__).with_name("metrics.prom")

@@ -14,7 +14,7 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
 from quintet.batches.validation import draw_seed
 from quintet.config import EngineConfig, ServerConfig
-from quintet.server.completions import Source
+from quintet.server.source import Source
 
 EXACT = 2**53
 """Below it, every integer is one of a double's."""

@@ -23,10 +23,10 @@ from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finish, Usage
 from quintet.logs import JsonForm, TextForm
 from quintet.request import Beams
 from quintet.server.app import App
-from quintet.server.completions import Source
 from quintet.server.metrics import Telemetry
 from quintet.server.refusals import REASONS, reason
 from quintet.server.routing import HEADER
+from quintet.server.source import Source
 from quintet.server.telemetry import Observer
 
 ENGINE = {

@@ -65,7 +65,8 @@ class Requests:
         best_of = n + 1 if n > 1 and not echo and self._random.random() < 0.2 else n
         stream = self._seed % 32 == 0  # every other one, whatever else is drawn
         return CompletionRequest(
-            "m", prompts, max_tokens, n, echo, logprobs, sampling, StopRules(stop), stream, True, "", best_of, token_ids=echo,
+            model="m", prompts=prompts, max_tokens=max_tokens, n=n, echo=echo, logprobs=logprobs, sampling=sampling,
+            stop=StopRules(stop), stream=stream, include_usage=True, user="", best_of=best_of, token_ids=echo,
             cache_salt=self._random.choice(["", "", "s"]),
         )  # fmt: skip
 

@@ -44,7 +44,7 @@ from quintet.server import app as app_module
 from quintet.server.app import create_app
 from quintet.server.asgi import ASGIApp
 from quintet.server.auth import Auth
-from quintet.server.completions import Source
+from quintet.server.source import Source
 
 EPOCH = 1_700_000_000.0
 """Unix time at which a world begins."""

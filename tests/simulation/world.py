@@ -41,7 +41,8 @@ from quintet.backends.native.front import engine as engine_module
 from quintet.backends.native.front import process as process_module
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.schedule import queues as queues_module
-from quintet.backends.native.wire.messages import FromWorker, ModelSource
+from quintet.backends.native.wire.messages import FromWorker
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.config import EngineConfig
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck

@@ -21,11 +21,11 @@ from quintet.moderation.judge import Moderator
 EOS = 256
 PIECES = [*(bytes([byte]) for byte in range(256)), b""]
 FORM = Format(
-    "test",
-    "this file",
-    (Question(Layout("judge <{prompt}>"), Layout("judge <{prompt}|{output}>")),),
-    "safe",
-    "unsafe",
+    name="test",
+    source="this file",
+    questions=(Question(Layout("judge <{prompt}>"), Layout("judge <{prompt}|{output}>")),),
+    safe="safe",
+    unsafe="unsafe",
     categories=(("S1", "Violence"), ("S2", "Weapons"), ("S10", "Lies")),
     most=32,
 )
@@ -67,7 +67,16 @@ class Guard:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities("guard", self.context, 257, PIECES, 20, 128, "fp_guard", EVERYTHING)
+        return Capabilities(
+            model="guard",
+            context=self.context,
+            vocab=257,
+            pieces=PIECES,
+            max_logprobs=20,
+            max_sequences=128,
+            fingerprint="fp_guard",
+            supported=EVERYTHING,
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -48,7 +48,7 @@ async def prepare(backend: Backend, specs: Sequence[SequenceSpec], tenant: str =
     backend.require_room(1, tenant)
     sequences = await preparer_of(backend).prepare(specs, tenant)
     backend.require_room(len(specs), tenant)
-    return Prepared(next(_ids), sequences, tenant)
+    return Prepared(next(_ids), sequences, tenant=tenant)
 
 
 def service(backend: Backend, clock: Callable[[], float] = lambda: 0.0) -> Service:

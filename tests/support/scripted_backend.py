@@ -72,7 +72,9 @@ class ScriptedBackend:
     @property
     def capabilities(self) -> Capabilities:
         assert self.state in (State.READY, State.STALLED), "capabilities are valid only once loaded"
-        return Capabilities("m", 4096, 257, PIECES, max_logprobs=5, max_sequences=8, fingerprint="f", supported=EVERYTHING)
+        return Capabilities(
+            model="m", context=4096, vocab=257, pieces=PIECES, max_logprobs=5, max_sequences=8, fingerprint="f", supported=EVERYTHING
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -66,7 +66,17 @@ class SeeingBackend:
     @property
     def capabilities(self) -> Capabilities:
         pieces = self.tokenizer.pieces
-        return Capabilities("seeing", self.context, len(pieces), pieces, 5, 128, "fp_seeing", EVERYTHING, self.traits)
+        return Capabilities(
+            model="seeing",
+            context=self.context,
+            vocab=len(pieces),
+            pieces=pieces,
+            max_logprobs=5,
+            max_sequences=128,
+            fingerprint="fp_seeing",
+            supported=EVERYTHING,
+            images=self.traits,
+        )
 
     @property
     def tokenizer(self) -> Tokenizer:

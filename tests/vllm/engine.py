@@ -15,7 +15,7 @@ from tests.support.preparing import preparer_of
 from quintet.backends.base import Backend, Counts, Health, State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.messages import VllmSource
+from quintet.backends.native.wire.sources import VllmSource
 from quintet.backends.native.worker.load import load_tokenizer
 from quintet.config import EngineConfig, VllmConfig
 from quintet.events import TokenEvent

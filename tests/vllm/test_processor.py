@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.vllm.models import folder
 
-from quintet.backends.native.wire.messages import VllmSource
+from quintet.backends.native.wire.sources import VllmSource
 from quintet.backends.vllm.arguments import engine_arguments
 from quintet.backends.vllm.processor import NOT_TAKEN, Processor, UnseeingError, probe
 from quintet.config import EngineConfig, VllmConfig

@@ -328,7 +328,14 @@ class Runner:
         now = int(self._now())
         keep = kept_s(self._keep, batch.asked.output_s)
         return File(
-            id_, batch.owner, f"{batch.id}_{what}.jsonl", Purpose.OUTPUT, draft.size, now, now + keep if keep else None, draft.lines
+            id=id_,
+            owner=batch.owner,
+            name=f"{batch.id}_{what}.jsonl",
+            purpose=Purpose.OUTPUT,
+            size=draft.size,
+            created=now,
+            expires=now + keep if keep else None,
+            lines=draft.lines,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -285,16 +285,21 @@ class Store:
 
 
 def _file(row: tuple[Any, ...]) -> File:
-    id_, owner, name, purpose, *rest = row
-    return File(id_, owner, name, Purpose(purpose), *rest)
+    id_, owner, name, purpose, size, created, expires, lines = row
+    return File(id=id_, owner=owner, name=name, purpose=Purpose(purpose), size=size, created=created, expires=expires, lines=lines)
 
 
 def _batch(row: tuple[Any, ...]) -> Batch:
     id_, owner, dialect, asked, created, expires, status, entered, *rest = row
     output_file, error_file, total, completed, failed, faults, prompt, completion, reasoning, model = rest
-    batch = Batch(id_, owner, dialect, msgspec.json.decode(asked, type=NewBatch), created, expires, Status(status))
-    return replace(
-        batch,
+    return Batch(
+        id=id_,
+        owner=owner,
+        dialect=dialect,
+        asked=msgspec.json.decode(asked, type=NewBatch),
+        created=created,
+        expires=expires,
+        status=Status(status),
         entered=msgspec.json.decode(entered),
         output_file=output_file,
         error_file=error_file,

@@ -46,11 +46,18 @@ def config(server: dict[str, Any]) -> BatchConfig | None:
 
     given: Mapping[str, Any] = {name: server.pop(name) for name in _OPTIONS}
     folder: Path | None = given["batch_dir"]
-    sizes = [engines.parse_size(given[name], f"--{name.replace('_', '-')}") for name in ("batch_max_file", "batch_storage")]
+    max_file, storage = (engines.parse_size(given[name], f"--{name.replace('_', '-')}") for name in ("batch_max_file", "batch_storage"))
     keep = usage.parse_keep(given["batch_keep"], "--batch-keep")
     if given["no_batches"]:
         return None
-    return BatchConfig(folder or state_dir(), keep, sizes[0], given["batch_max_lines"], sizes[1], chosen=folder is not None)
+    return BatchConfig(
+        folder or state_dir(),
+        keep=keep,
+        max_file=max_file,
+        max_lines=given["batch_max_lines"],
+        max_stored=storage,
+        chosen=folder is not None,
+    )
 
 
 def state_dir() -> Path:

@@ -201,7 +201,16 @@ async def _begin(desk: Desk, folder: Folder, options: BatchOptions, about: Mappi
         draft.keep(_INPUT)
     finally:
         draft.drop()
-    kept = File(_INPUT, "", options.file.name, Purpose.BATCH, draft.size, made.created, None, draft.lines)
+    kept = File(
+        id=_INPUT,
+        owner="",
+        name=options.file.name,
+        purpose=Purpose.BATCH,
+        size=draft.size,
+        created=made.created,
+        expires=None,
+        lines=draft.lines,
+    )
     await desk.do(lambda store: store.add_file(kept))
     await desk.do(lambda store: store.add_batch(made, 1))
     return made
@@ -210,8 +219,10 @@ async def _begin(desk: Desk, folder: Folder, options: BatchOptions, about: Mappi
 def _batch(options: BatchOptions, about: Mapping[str, str], engine: Mapping[str, str]) -> Batch:
     """All that answers are made of follows from the file and the settings, so that they are the same in every run."""
     name = hashlib.sha256(repr(sorted(about.items())).encode()).hexdigest()
-    asked = NewBatch(_INPUT, "/v1/completions", "", None, {**about, **engine}, bare=True)
-    return Batch(f"batch_{name[:32]}", "", options.dialect, asked, int(options.file.stat().st_mtime), None)
+    asked = NewBatch(input_file=_INPUT, endpoint="/v1/completions", window="", window_s=None, metadata={**about, **engine}, bare=True)
+    return Batch(
+        id=f"batch_{name[:32]}", owner="", dialect=options.dialect, asked=asked, created=int(options.file.stat().st_mtime), expires=None
+    )
 
 
 def _seed(batch: Batch) -> Callable[[int], int]:

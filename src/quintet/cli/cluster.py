@@ -15,7 +15,7 @@ import click
 from quintet.cli import configuration
 
 if TYPE_CHECKING:  # imported with every command, so that it stays quick
-    from quintet.backends.native.wire.messages import ModelSource, VllmSource
+    from quintet.backends.native.wire.sources import ModelSource, VllmSource
     from quintet.cli.fleet import Fleet, FleetOptions
     from quintet.cli.plans import Plan
     from quintet.deploy.pool import Pool
@@ -231,7 +231,7 @@ def _pool(plan: Plan, reference: str, options: ClusterOptions, offline: bool) ->
 
 def _anywhere(source: ModelSource | VllmSource) -> ModelSource | VllmSource:
     """Its paths mean the same in whatever folder a process begins; Ray has a replica's in one of its own."""
-    from quintet.backends.native.wire.messages import VllmSource
+    from quintet.backends.native.wire.sources import VllmSource
 
     path = _absolute(source.path)
     if isinstance(source, VllmSource):

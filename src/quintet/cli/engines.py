@@ -11,7 +11,7 @@ from typing import Literal
 from quintet import machine
 from quintet.backends.native.core.cpu import isas
 from quintet.backends.native.core.loader import PAGE, longest
-from quintet.backends.native.wire.messages import ModelSource, VllmSource
+from quintet.backends.native.wire.sources import ModelSource, VllmSource
 from quintet.backends.vllm import arguments
 from quintet.cli import vllm
 from quintet.cli.console import OptionError

@@ -12,7 +12,7 @@ from quintet.backends.native.core.loader import Loader
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.front.spawn import Ahead
-from quintet.backends.native.wire.messages import ModelSource, VllmSource
+from quintet.backends.native.wire.sources import ModelSource, VllmSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.config import EngineConfig
 from quintet.errors import ModelError

@@ -31,7 +31,7 @@ from quintet import logs
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.restarts import Records
 from quintet.backends.native.front.spawn import MODULE, VLLM_MODULE
-from quintet.backends.native.wire.messages import ModelSource, VllmSource
+from quintet.backends.native.wire.sources import ModelSource, VllmSource
 from quintet.config import EngineConfig
 from quintet.deploy.host import SECRET_BYTES, Host, read
 from quintet.deploy.remote import Place, RemoteLink

@@ -18,7 +18,8 @@ from msgspec.structs import replace as changed
 
 from quintet.backends.native.front.connection import Connection
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.messages import Died, FromWorker, ModelSource, Submit, ToWorker, VllmSource
+from quintet.backends.native.wire.messages import Died, FromWorker, Submit, ToWorker
+from quintet.backends.native.wire.sources import ModelSource, VllmSource
 from quintet.config import EngineConfig
 from quintet.inputs.tokenizer import Tokenizer
 

@@ -41,7 +41,7 @@ from quintet.request import CompletionRequest, Sampling
 Headers = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """What a response says about itself; given, so that rendering needs no clock and no randomness.
 

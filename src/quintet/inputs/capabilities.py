@@ -83,7 +83,7 @@ class Supported:
 EVERYTHING = Supported(frozenset(Control), frozenset(Feature), frozenset(GuideKind))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What the engine behind the boundary can do; requests are checked against it above the boundary.
 

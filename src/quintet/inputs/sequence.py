@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
 
 from quintet.inputs.images.value import PreparedImage
@@ -138,6 +138,7 @@ class Prepared:
 
     request_id: int
     sequences: tuple[PreparedSequence, ...]
+    _: KW_ONLY
     tenant: str = ""
     weight: int = 1
     stop_tokens: Mapping[int, str] = field(default_factory=dict)

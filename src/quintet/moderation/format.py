@@ -49,7 +49,7 @@ class Question:
     category: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
     """One kind of moderation models.
 

@@ -53,7 +53,16 @@ def _llama_guard(
         return Layout(begin + text + end)
 
     question = Question(layout("User", "User: {prompt}"), layout("Agent", "User: {prompt}\n\nAgent: {output}"))
-    return Format(f"llama-guard-{version}", source, (question,), "safe", "unsafe", control, categories=categories, most=_ANSWER_TOKENS)
+    return Format(
+        name=f"llama-guard-{version}",
+        source=source,
+        questions=(question,),
+        safe="safe",
+        unsafe="unsafe",
+        control=control,
+        categories=categories,
+        most=_ANSWER_TOKENS,
+    )
 
 
 def _headed(version: int, open_: str, close: str, end: str) -> Format:
@@ -118,9 +127,9 @@ def _shield(policy: str, what: str) -> Question:
 
 
 _SHIELDGEMMA = Format(
-    "shieldgemma",
-    "https://ai.google.dev/gemma/docs/shieldgemma/model_card",
-    tuple(_shield(*policy) for policy in _POLICIES),
+    name="shieldgemma",
+    source="https://ai.google.dev/gemma/docs/shieldgemma/model_card",
+    questions=tuple(_shield(*policy) for policy in _POLICIES),
     safe="no",
     unsafe="yes",
     control=("<start_of_turn>", "<end_of_turn>"),
@@ -145,9 +154,9 @@ def _granite(whose: str, message: str, role: str, turns: str) -> Layout:
 
 
 _GRANITE_GUARDIAN = Format(
-    "granite-guardian",
-    "https://huggingface.co/ibm-granite/granite-guardian-3.1-2b",
-    (
+    name="granite-guardian",
+    source="https://huggingface.co/ibm-granite/granite-guardian-3.1-2b",
+    questions=(
         Question(
             _granite("user message", "user message", "User", "User Message: {prompt}"),
             _granite(
@@ -173,9 +182,9 @@ _WILD = (
     "Answers: [/INST]\n<|assistant|>\n"
 )
 _WILDGUARD = Format(
-    "wildguard",
-    "https://github.com/allenai/wildguard, wildguard/utils.py",
-    (Question(Layout(_WILD, "Harmful request:"), Layout(_WILD, "Harmful response:"), "harm"),),
+    name="wildguard",
+    source="https://github.com/allenai/wildguard, wildguard/utils.py",
+    questions=(Question(Layout(_WILD, "Harmful request:"), Layout(_WILD, "Harmful response:"), "harm"),),
     safe="no",
     unsafe="yes",
     control=("[INST]", "[/INST]"),

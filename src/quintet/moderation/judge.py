@@ -113,7 +113,7 @@ class Judge:
             nonlocal sequences
             sequences = sequences or await self._sequences(layouts, prompt, output, choice)
             backend.require_room(len(sequences), self._tenant, begun=begun)
-            return Prepared(next(self._ids), sequences, self._tenant, self._weight, shown=False)
+            return Prepared(next(self._ids), sequences, tenant=self._tenant, weight=self._weight, shown=False)
 
         return await (until_room(backend, attempt) if begun else attempt())
 

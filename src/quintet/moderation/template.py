@@ -51,17 +51,17 @@ def _format(values: Mapping[str, Any], name: str) -> Format:
     safe, unsafe = values["safe"].strip().lower(), values["unsafe"].strip().lower()
     if safe[0] == unsafe[0]:
         raise ModelError(f"{name}: safe and unsafe must begin with different letters, got {shorten(safe)} and {shorten(unsafe)}.")
-    layouts = Layout(values["prompt"], values["after"].strip()), Layout(values["output"], values["after"].strip())
+    after = values["after"].strip()
     return Format(
-        name,
-        "its owner",
-        (Question(*layouts),),
-        safe,
-        unsafe,
-        tuple(values["control"]),
-        float(values["threshold"]),
-        tuple(values["categories"].items()),
-        values["max-tokens"],
+        name=name,
+        source="its owner",
+        questions=(Question(Layout(values["prompt"], after), Layout(values["output"], after)),),
+        safe=safe,
+        unsafe=unsafe,
+        control=tuple(values["control"]),
+        threshold=float(values["threshold"]),
+        categories=tuple(values["categories"].items()),
+        most=values["max-tokens"],
     )
 
 

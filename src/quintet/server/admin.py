@@ -15,11 +15,23 @@ from quintet.events import ChoiceDone, Failed, Finish
 from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.server.auth import Auth
 from quintet.server.call import Call, Endpoint, Route
-from quintet.server.completions import Source
 from quintet.server.models import Models
+from quintet.server.source import Source
 from quintet.service.service import Service
 
-TRIED = CompletionRequest("", ((0,),), 1, 1, False, None, Sampling(0.0, 1.0, 0), StopRules(), False, False, "")
+TRIED = CompletionRequest(
+    model="",
+    prompts=((0,),),
+    n=1,
+    max_tokens=1,
+    echo=False,
+    logprobs=None,
+    sampling=Sampling(temperature=0.0, top_p=1.0, seed=0),
+    stop=StopRules(),
+    stream=False,
+    include_usage=False,
+    user="",
+)
 """What an adapter must be able to answer before anybody may name it."""
 
 _log = logging.getLogger(__name__)

@@ -8,12 +8,13 @@ from quintet.engines.registry import Registry
 from quintet.keys.limits import Limiter
 from quintet.server.accounts import Accounts
 from quintet.server.auth import Auth
-from quintet.server.completions import Completions, Source
+from quintet.server.completions import Completions
 from quintet.server.cors import Cors
 from quintet.server.gate import Gate
 from quintet.server.lines import FOREVER_S, Lines
 from quintet.server.metrics import Telemetry
 from quintet.server.models import Models
+from quintet.server.source import Source
 
 
 def alone(registry: Registry) -> Compute:
@@ -24,6 +25,15 @@ def alone(registry: Registry) -> Compute:
     telemetry, accounts = Telemetry(registry.entries, source.clock, None, ()), Accounts(None)
 
     def completions(source: Source) -> Completions:
-        return Completions(models, gate, source, config, telemetry, accounts, FOREVER_S, registry.executor)
+        return Completions(
+            models=models,
+            gate=gate,
+            source=source,
+            config=config,
+            telemetry=telemetry,
+            accounts=accounts,
+            keep_alive=FOREVER_S,
+            executor=registry.executor,
+        )
 
     return Lines(completions, Auth.of(config, source.clock, source.now), source)

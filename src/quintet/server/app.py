@@ -28,7 +28,7 @@ from quintet.server.auth import ANYBODY, Auth
 from quintet.server.batches import batch_routes
 from quintet.server.body_room import BodyHold, BodyRoom
 from quintet.server.call import Call, Endpoint, Route
-from quintet.server.completions import CompletionApi, Completions, Source
+from quintet.server.completions import CompletionApi, Completions
 from quintet.server.cors import Cors
 from quintet.server.gate import Gate
 from quintet.server.hosts import Hosts
@@ -42,6 +42,7 @@ from quintet.server.others import Other, Properties
 from quintet.server.probes import Probes
 from quintet.server.proxies import Proxies
 from quintet.server.routing import HEADER, Router, named
+from quintet.server.source import Source
 from quintet.server.telemetry import log_access
 from quintet.server.tokens import Tokens
 from quintet.server.tracing import Tracing
@@ -106,12 +107,12 @@ class App:
         executor = registry.executor
         limiter = Limiter(config.max_per_key, source.clock, source.now, ledger)
         gate = Gate(limiter, config)
-        accounts = Accounts(ledger)
-        completions = Completions(models, gate, source, config, self._telemetry, accounts, keep_alive, executor)
+        made = partial(Completions, models=models, gate=gate, telemetry=self._telemetry, accounts=Accounts(ledger), executor=executor)
+        completions = made(source=source, config=config, keep_alive=keep_alive)
         unhurried = replace(config, timeout=0.0)
 
         def for_nobody(source: Source) -> Completions:
-            return Completions(models, gate, source, unhurried, self._telemetry, accounts, FOREVER_S, executor)
+            return made(source=source, config=unhurried, keep_alive=FOREVER_S)
 
         lines, engine = Lines(for_nobody, self._auth, source), partial(engine_of, registry)
         self._kept = Kept(config.batches, lines, config.max_body_bytes, source.now, engine)
@@ -158,7 +159,7 @@ class App:
         REQUEST.set(request.request_id)
         arrived = self._source.clock()
         match = self._routers[request.listener].match(request)
-        call = Call(request, match.provider, match.route, match.tail, arrived)
+        call = Call(request, match.provider, match.route, tail=match.tail, arrived=arrived)
         request.always += (*self._cors.headers(request), (HEADER, match.provider.name))
         try:
             self._open(request)

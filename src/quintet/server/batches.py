@@ -8,11 +8,12 @@ from quintet.dialects.batches import batches_page
 from quintet.dialects.catalog import PROVIDERS
 from quintet.errors import BadRequest
 from quintet.server.call import Call, Route
-from quintet.server.completions import Source, warned
+from quintet.server.completions import warned
 from quintet.server.cors import Cors
 from quintet.server.files import Files, shapes
 from quintet.server.idempotency import Once
 from quintet.server.kept import Kept
+from quintet.server.source import Source
 
 MOST_OPEN = 100
 """Batches of a key that have not ended."""
@@ -54,7 +55,14 @@ class Batches:
             raise BadRequest(ignored[0], "is not a field of this page, and this server is strict", code="unknown_parameter")
         now = int(self._source.now())
         expires = now + asked.window_s if asked.window_s else None
-        batch = Batch(f"batch_{self._source.token()}", call.caller.owner, call.provider.name, asked, now, expires)
+        batch = Batch(
+            id=f"batch_{self._source.token()}",
+            owner=call.caller.owner,
+            dialect=call.provider.name,
+            asked=asked,
+            created=now,
+            expires=expires,
+        )
         await self._kept.do(lambda store: store.add_batch(batch, MOST_OPEN))
         self._kept.wake()
         await call.http.reply(200, shapes(call).batch(batch), warned(ignored))

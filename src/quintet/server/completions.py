@@ -6,9 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import secrets
-import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +20,7 @@ from quintet.events import ChoiceDone, Event, Failed, Finished
 from quintet.executor import FairExecutor
 from quintet.inputs.prepare import INLINE_CHARS, Preparer
 from quintet.moderation.judge import Moderator
-from quintet.request import FRESH_SEED_BITS, CompletionRequest
+from quintet.request import CompletionRequest
 from quintet.server.accounts import Accounts
 from quintet.server.auth import Caller
 from quintet.server.call import Call
@@ -32,6 +29,7 @@ from quintet.server.guard import Deadline, Guard, while_there
 from quintet.server.metrics import Telemetry
 from quintet.server.models import Models
 from quintet.server.portions import INLINE_ENTRIES, portions, work_of
+from quintet.server.source import Source
 from quintet.server.sse import DONE, EVENTS, JSON, SlowAnswer, frames
 from quintet.server.telemetry import Observer
 from quintet.server.unpack import as_json
@@ -46,17 +44,6 @@ INLINE_BYTES = 64 * 1024
 _BROKEN = "The server had an internal error."
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Time and randomness; tests give their own."""
-
-    now: Callable[[], float] = time.time
-    token: Callable[[], str] = lambda: secrets.token_hex(16)
-    host: Callable[[], str] = socket.gethostname
-    seed: Callable[[], int] = lambda: secrets.randbits(FRESH_SEED_BITS)
-    clock: Callable[[], float] = time.monotonic
 
 
 async def _as_parsed(parsed: Parsed, _: Preparer, _tenant: str) -> CompletionRequest:
@@ -122,6 +109,7 @@ class Completions:
 
     def __init__(
         self,
+        *,
         models: Models,
         gate: Gate,
         source: Source,
@@ -182,8 +170,15 @@ class Completions:
             slow = judging is not None or bool(parsed.request.images) or call.http.unpacked > INLINE_CHARS
             request, job = await (while_there(call.http.receive, preparing) if slow else preparing)
         admission.reserve(job)
-        about = request.model, served.fingerprint(backend), self._source.host(), served.entry.name, served.entry.unanswered
-        identity = Identity(self._source.token(), int(self._source.now()), *about)
+        identity = Identity(
+            id=self._source.token(),
+            created=int(self._source.now()),
+            model=request.model,
+            fingerprint=served.fingerprint(backend),
+            host=self._source.host(),
+            deployment=served.entry.name,
+            concurrent=served.entry.unanswered,
+        )
         asked = dataclasses.replace(request, max_tokens=job.max_tokens)
         renderer = beyond(api.format.renderer(asked, identity, parsed.options), asked)
         async with self._accounts.row(call, served.entry.name, request, identity, job) as account:

@@ -18,9 +18,9 @@ from quintet.dialects.json_guard import printable
 from quintet.errors import BadRequest, NotFound
 from quintet.inputs.room import Room
 from quintet.server.call import Call
-from quintet.server.completions import Source
 from quintet.server.cors import Cors
 from quintet.server.kept import Kept, storing
+from quintet.server.source import Source
 from quintet.server.uploads import FILE, Form, Upload
 
 MOST_FILES = 10_000
@@ -126,7 +126,16 @@ class Files:
             raise BadRequest(FILE, "must not be empty")
         id_ = f"file-{self._source.token()}"
         name = form.file_name[:_MOST_NAME]
-        file = File(id_, call.caller.owner, name, Purpose.BATCH, draft.size, now, now + keep if keep else None, draft.lines)
+        file = File(
+            id=id_,
+            owner=call.caller.owner,
+            name=name,
+            purpose=Purpose.BATCH,
+            size=draft.size,
+            created=now,
+            expires=now + keep if keep else None,
+            lines=draft.lines,
+        )
         await asyncio.to_thread(draft.keep, id_)
         try:
             await self._kept.do(lambda store: store.add_upload(file, self._quota))

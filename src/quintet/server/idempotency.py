@@ -18,6 +18,7 @@ import itertools
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from quintet.errors import BadRequest, IdempotencyConflict, shorten
 from quintet.server.asgi import Message
@@ -199,7 +200,7 @@ class Recording:
             await self._record(message)
 
         http = call.http.detached(body, send)
-        return Call(http, call.provider, call.route, call.tail, call.arrived, call.caller, call.facts, call.observers)
+        return replace(call, http=http)
 
     async def make(self, call: Call, endpoint: Endpoint) -> None:
         """Have a call that is ``detached`` answered."""

@@ -21,8 +21,9 @@ from quintet.request import CompletionRequest
 from quintet.server.asgi import Message
 from quintet.server.auth import Auth
 from quintet.server.call import Call
-from quintet.server.completions import CompletionApi, Completions, Source
+from quintet.server.completions import CompletionApi, Completions
 from quintet.server.http import Request
+from quintet.server.source import Source
 
 FOREVER_S = 30 * 86_400.0
 """Seconds of silence after which an answer to nobody would be kept alive."""
@@ -60,7 +61,7 @@ class Lines:
         http = _request(pending, f"req-{token}", send)
         try:
             caller = replace(self._auth.owner(batch.owner), background=True)
-            call = Call(http, provider, None, "", self._source.clock(), caller)
+            call = Call(http, provider, None, tail="", arrived=self._source.clock(), caller=caller)
             await self._completions(source).answer(call, CompletionApi(provider.title, _ForBatches(provider.dialect)))
         except Exception as error:
             if not isinstance(error, QuintetError):

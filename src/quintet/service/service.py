@@ -82,8 +82,16 @@ class Service:
             told = sequences if request.beams is None else [one for one in sequences for _ in range(request.n)]
             require_answer_size(request, told, self._max_logprobs)
         stops = await self._preparer.stop_tokens(request.stop.strings, tenant) if request.stop.strings else {}
-        rest = tenant, weight, stops, adapter, self._urgency(request), request.stream
-        prepared = Prepared(next(_ids), sequences, *rest)
+        prepared = Prepared(
+            next(_ids),
+            sequences,
+            tenant=tenant,
+            weight=weight,
+            stop_tokens=stops,
+            adapter=adapter,
+            urgency=self._urgency(request),
+            shown=request.stream,
+        )
         make: Callable[[], Job] = partial(Job, self._backend, prepared, request, watch)
         if request.beams is not None:
             make = partial(BeamJob, self._backend, prepared, request, watch, _ids)

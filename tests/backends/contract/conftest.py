@@ -16,7 +16,7 @@ from tests.support.poor import PoorEngine
 from quintet.backends.base import Backend, State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.native.worker.load import load_tokenizer, native_loader
 from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig

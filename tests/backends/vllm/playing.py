@@ -74,7 +74,7 @@ class World:
         self.worker.attach(self.core)
 
     async def submit(self, request_id: int, *sequences: PreparedSequence, tenant: str = "", adapter: Adapter | None = None) -> None:
-        self.worker.receive(Submit.of(request_id, sequences, 5.0, tenant, adapter=adapter))
+        self.worker.receive(Submit.of(request_id, sequences, 5.0, tenant=tenant, adapter=adapter))
         await self.settle()
 
     async def say(self, name: str, *tokens: int, **more: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from quintet.backends.native.wire.messages import VllmSource
+from quintet.backends.native.wire.sources import VllmSource
 from quintet.backends.vllm.arguments import CPU_KV_BYTES, KEPT, OURS, engine_arguments, given
 from quintet.config import EngineConfig, VllmConfig
 from quintet.errors import ModelError

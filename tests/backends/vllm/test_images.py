@@ -11,7 +11,8 @@ import pytest
 from tests.backends.vllm.playing import World, one, played
 from tests.reference.seeing_folder import write_seeing
 
-from quintet.backends.native.wire.messages import Abort, FromWorker, Pixels, VllmSource, Wanted
+from quintet.backends.native.wire.messages import Abort, FromWorker, Pixels, Wanted
+from quintet.backends.native.wire.sources import VllmSource
 from quintet.backends.vllm.images import Pictures, normalised, salted, sight_of, taken
 from quintet.backends.vllm.wire import decode_choose
 from quintet.config import VllmConfig

@@ -16,7 +16,7 @@ from quintet.errors import BadRequest, ModelNotFound, NotAuthorized, Overloaded,
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Timing, TokenText, Usage
 from quintet.request import CompletionRequest, Sampling, StopRules
 
-IDENTITY = Identity("0", 5, "m", "fp_1")
+IDENTITY = Identity(id="0", created=5, model="m", fingerprint="fp_1")
 
 
 def parse(**fields: object) -> CompletionRequest:
@@ -49,7 +49,8 @@ def test_every_field_arrives() -> None:
         stream=True, stream_options={"include_usage": False}, user="u", prompt_cache_key="k", best_of=2,
     )  # fmt: skip
     assert request == CompletionRequest(
-        "m", ((1, 2), (3,)), 0, 2, True, 20, Sampling(1.5, 0.25, 9, seeded=True), StopRules(("x", "y")), stream=True, include_usage=False,
+        model="m", prompts=((1, 2), (3,)), max_tokens=0, n=2, echo=True, logprobs=20, sampling=Sampling(1.5, 0.25, 9, seeded=True),
+        stop=StopRules(("x", "y")), stream=True, include_usage=False,
         user="u", best_of=2, cache_salt="key:k",
     )  # fmt: skip
 

@@ -35,14 +35,14 @@ def test_what_every_engine_can_do_arrives() -> None:
         context_length_exceeded_behavior="error", perf_metrics_in_response=True, echo=True,
     )  # fmt: skip
     assert parsed.request == CompletionRequest(
-        "m",
-        ("a", "b"),
-        0,
-        2,
-        True,
-        None,
-        Sampling(0.5, 0.25, 9, seeded=True),
-        StopRules(("x", "y")),
+        model="m",
+        prompts=("a", "b"),
+        max_tokens=0,
+        n=2,
+        echo=True,
+        logprobs=None,
+        sampling=Sampling(0.5, 0.25, 9, seeded=True),
+        stop=StopRules(("x", "y")),
         stream=True,
         include_usage=True,
         user="u",
@@ -262,4 +262,4 @@ def test_fields_of_other_providers_are_named_and_have_no_effect() -> None:
 
 def test_the_renderer_takes_only_its_own_options() -> None:
     with pytest.raises(TypeError):
-        Fireworks().renderer(DEFAULTS, Identity("0", 1, "m", "fp"), None)
+        Fireworks().renderer(DEFAULTS, Identity(id="0", created=1, model="m", fingerprint="fp"), None)

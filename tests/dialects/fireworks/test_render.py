@@ -28,9 +28,21 @@ from quintet.errors import (
 from quintet.events import ChoiceDelta, ChoiceDone, DraftCounts, Event, Failed, Finish, Finished, Timing, TokenText, Usage
 from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, StopRules
 
-IDENTITY = Identity("id", 1, "m", "fp", "host", "d", 2)
+IDENTITY = Identity(id="id", created=1, model="m", fingerprint="fp", host="host", deployment="d", concurrent=2)
 REQUEST = CompletionRequest(
-    "m", ("abb",), 16, 1, False, None, Sampling(1.0, 1.0, 7), StopRules(()), False, True, "", token_ids=True, prompt_ids=True
+    model="m",
+    prompts=("abb",),
+    max_tokens=16,
+    n=1,
+    echo=False,
+    logprobs=None,
+    sampling=Sampling(1.0, 1.0, 7),
+    stop=StopRules(()),
+    stream=False,
+    include_usage=True,
+    user="",
+    token_ids=True,
+    prompt_ids=True,
 )
 OPTIONS = Options(shape=Shape.NONE, top=0, token_ids=True, raw_output=False, perf_metrics=False)
 
@@ -172,7 +184,9 @@ def test_where_headers_went_out_before_the_metrics_are_in_the_body() -> None:
 
 
 def test_times_that_nobody_took_are_not_said() -> None:
-    renderer = FireworksRenderer(REQUEST, Identity("id", 1, "m", "fp", "h\u00f6st\r\n", "d", 1), OPTIONS)
+    renderer = FireworksRenderer(
+        REQUEST, Identity(id="id", created=1, model="m", fingerprint="fp", host="h\u00f6st\r\n", deployment="d", concurrent=1), OPTIONS
+    )
     assert dict(renderer.headers([Finished(Usage(3, 3, 1))])) == {
         "fireworks-prompt-tokens": "3",
         "fireworks-speculation-prompt-tokens": "0",

@@ -12,7 +12,7 @@ from quintet.errors import BadRequest, BodyTooLarge, ModelNotFound, NotAuthorize
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Usage
 from quintet.request import CompletionRequest, Sampling, StopRules
 
-IDENTITY = Identity("0", 5, "m", "fp_1")
+IDENTITY = Identity(id="0", created=5, model="m", fingerprint="fp_1")
 
 
 def parse(**fields: object) -> CompletionRequest:
@@ -41,7 +41,8 @@ def test_every_field_arrives() -> None:
         stream_options={"include_usage": True},
     )  # fmt: skip
     assert request == CompletionRequest(
-        "m", ("a", "b"), 0, 2, False, 5, Sampling(2.0, 0.25, 2**64 - 1, seeded=True), StopRules(("x",), include=True), stream=True,
+        model="m", prompts=("a", "b"), max_tokens=0, n=2, echo=False, logprobs=5, sampling=Sampling(2.0, 0.25, 2**64 - 1, seeded=True),
+        stop=StopRules(("x",), include=True), stream=True,
         include_usage=True, user="", best_of=2,
     )  # fmt: skip
 

@@ -28,7 +28,8 @@ def test_every_field_arrives() -> None:
         stream=True, stream_options=options, user="u", suffix="s", best_of=2,
     )  # fmt: skip
     assert request == CompletionRequest(
-        "m", ("a", "b"), 0, 2, True, 5, Sampling(0.5, 0.25, 9, seeded=True), StopRules(("x", "y")), stream=True, include_usage=True,
+        model="m", prompts=("a", "b"), max_tokens=0, n=2, echo=True, logprobs=5, sampling=Sampling(0.5, 0.25, 9, seeded=True),
+        stop=StopRules(("x", "y")), stream=True, include_usage=True,
         user="u", best_of=2, suffix="s",
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from quintet.dialects.base import Identity
 from quintet.dialects.openai.dialect import OpenAI
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText, Usage
 
-IDENTITY = Identity("0123456789abcdef", 1_700_000_000, "m", "fp")
+IDENTITY = Identity(id="0123456789abcdef", created=1_700_000_000, model="m", fingerprint="fp")
 
 
 def chunks(events: list[Event], identity: Identity = IDENTITY, **fields: Any) -> list[bytes]:
@@ -61,7 +61,7 @@ def test_it_is_on_by_default_and_off_on_request_and_never_in_json_or_errors() ->
 
 
 def test_the_padding_differs_from_chunk_to_chunk_and_response_to_response() -> None:
-    other = Identity("fedcba9876543210", 1_700_000_000, "m", "fp")
+    other = Identity(id="fedcba9876543210", created=1_700_000_000, model="m", fingerprint="fp")
     drawn = [json.loads(chunk)["obfuscation"] for one in (IDENTITY, other) for chunk in chunks([ChoiceDelta(0, "a")] * 3, one)]
     assert len(set(drawn)) == 6
 

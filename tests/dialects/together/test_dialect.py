@@ -20,8 +20,10 @@ from quintet.inputs.resolve import Known, resolve
 from quintet.request import CompletionRequest, Sampling, StopRules
 from quintet.service.fan_out import specs_of
 
-IDENTITY = Identity("id", 1, "m", "fp")
-CAPABILITIES = Capabilities("m", 20, 300, [b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f", supported=EVERYTHING)
+IDENTITY = Identity(id="id", created=1, model="m", fingerprint="fp")
+CAPABILITIES = Capabilities(
+    model="m", context=20, vocab=300, pieces=[b""] * 300, max_logprobs=5, max_sequences=4, fingerprint="f", supported=EVERYTHING
+)
 DEFAULTS = replace(MINIMAL, max_tokens=512, include_usage=True, truncate=True)
 
 
@@ -37,7 +39,17 @@ def test_what_every_engine_can_do_arrives() -> None:
     parsed = parse(model="m", prompt="b", max_tokens=5, n=2, temperature=0.5, top_p=0.25, seed=-1, stop=["x"], echo=True, logprobs=20)
     sampling = Sampling(0.5, 0.25, 2**64 - 1, seeded=True)
     assert parsed.request == CompletionRequest(
-        "m", ("b",), 5, 2, True, 20, sampling, StopRules(("x",)), stream=False, include_usage=True, user=""
+        model="m",
+        prompts=("b",),
+        max_tokens=5,
+        n=2,
+        echo=True,
+        logprobs=20,
+        sampling=sampling,
+        stop=StopRules(("x",)),
+        stream=False,
+        include_usage=True,
+        user="",
     )
     assert parsed.options == Options(20)
 

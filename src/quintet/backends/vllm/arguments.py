@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from quintet.backends.native.wire.messages import VllmSource
+from quintet.backends.native.wire.sources import VllmSource
 from quintet.config import EngineConfig
 from quintet.errors import ModelError, shorten
 

@@ -85,8 +85,20 @@ class Child:
         worker.attach(core)
         about = core.about
         step_s = await _tried(core)
-        sizes = about.context, about.vocab, min(MAX_LOGPROBS, about.vocab), min(config.max_sequences, config.live_limit)
-        self._parent.send(Ready(source.name, *sizes, about.fingerprint, step_s, about.images, SUPPORTED, about.processor))
+        self._parent.send(
+            Ready(
+                model=source.name,
+                context=about.context,
+                vocab=about.vocab,
+                max_logprobs=min(MAX_LOGPROBS, about.vocab),
+                max_sequences=min(config.max_sequences, config.live_limit),
+                fingerprint=about.fingerprint,
+                step_s=step_s,
+                images=about.images,
+                supported=SUPPORTED,
+                processor=about.processor,
+            )
+        )
         return core, worker
 
     def _receive(self, message: ToProcess) -> None:

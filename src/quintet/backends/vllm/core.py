@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quintet import __version__
-from quintet.backends.native.wire.messages import VllmSource
+from quintet.backends.native.wire.sources import VllmSource
 from quintet.backends.vllm import logged
 from quintet.backends.vllm.arguments import engine_arguments, given
 from quintet.backends.vllm.images import normalised, salted, sight_of, taken

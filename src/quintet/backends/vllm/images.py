@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from quintet.backends.native.wire.messages import Pixels, VllmSource, Wanted
+from quintet.backends.native.wire.messages import Pixels, Wanted
+from quintet.backends.native.wire.sources import VllmSource
 from quintet.backends.vllm.arguments import text_config
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.value import PreparedImage

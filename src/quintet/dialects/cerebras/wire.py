@@ -175,8 +175,9 @@ class ErrorBody(ErrorObject, gc=False):
 
 def error_body(known: Fault) -> ErrorBody:
     """See ``ErrorBody``."""
-    told = known.message, _TYPES.get(known.status, known.type), *_named(known)
-    return ErrorBody(*told, known.status, ErrorObject(*told))
+    param, code = _named(known)
+    error = ErrorObject(message=known.message, type=_TYPES.get(known.status, known.type), param=param, code=code)
+    return ErrorBody(**msgspec.structs.asdict(error), status_code=known.status, error=error)
 
 
 def _named(known: Fault) -> tuple[str, str]:

@@ -27,9 +27,15 @@ class NovitaBatches(Batches):
     def create(self, body: bytes) -> tuple[NewBatch, tuple[str, ...]]:
         raw = decode_object(body)
         metadata = metadata_of(METADATA.of(raw)) if raw.get(METADATA.name) is not None else None
-        asked = INPUT_FILE.required(raw), ENDPOINT.required(raw), WINDOW.of(raw)
-        # Guide: the lines of its files have a custom_id and a body, and nothing else.
-        return NewBatch(*asked, 2 * DAY, metadata, bare=True), unknown(FIELDS, raw)
+        asked = NewBatch(
+            input_file=INPUT_FILE.required(raw),
+            endpoint=ENDPOINT.required(raw),
+            window=WINDOW.of(raw),
+            window_s=2 * DAY,
+            metadata=metadata,
+            bare=True,  # Guide: the lines of its files have a custom_id and a body, and nothing else.
+        )
+        return asked, unknown(FIELDS, raw)
 
     def _file(self, file: File) -> object:
         """Page: ``metadata`` has ``total_requests``."""

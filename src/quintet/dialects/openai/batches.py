@@ -52,7 +52,9 @@ class OpenAIBatches(Batches):
         file, endpoint, window = INPUT_FILE.required(raw), ENDPOINT.required(raw), WINDOW.required(raw)
         metadata = metadata_of(METADATA.of(raw)) if raw.get(METADATA.name) is not None else None
         output = expiry(OUTPUT_EXPIRES.name, OUTPUT_EXPIRES.of(raw)) if raw.get(OUTPUT_EXPIRES.name) is not None else None
-        return NewBatch(file, endpoint, window, DAY, metadata, output), unknown(FIELDS, raw)
+        return NewBatch(input_file=file, endpoint=endpoint, window=window, window_s=DAY, metadata=metadata, output_s=output), unknown(
+            FIELDS, raw
+        )
 
     def _file(self, file: File) -> object:
         return FileObject.of(file)

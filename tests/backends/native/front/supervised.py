@@ -25,7 +25,7 @@ from quintet.events import TokenEvent
 from quintet.inputs.sequence import PreparedSequence
 from quintet.request import Sampling
 
-READY = Ready("toy", 100, 257, 5, 8, "fp")
+READY = Ready(model="toy", context=100, vocab=257, max_logprobs=5, max_sequences=8, fingerprint="fp")
 
 
 class FakeLink(Link):

@@ -130,7 +130,7 @@ def test_a_step_now_and_then_is_progress() -> None:
 @pytest.mark.fault("D10")
 def test_a_worker_whose_steps_take_long_is_given_longer_from_the_start_or_as_they_are_seen() -> None:
     told, seen = World(), ready()
-    told.link.say(Ready("toy", 100, 257, 5, 8, "fp", step_s=STALL_S))
+    told.link.say(Ready(model="toy", context=100, vocab=257, max_logprobs=5, max_sequences=8, fingerprint="fp", step_s=STALL_S))
     seen.run(1)
     seen.wait(STALL_S - 1)
     seen.step(1, TokenRow(0, 97))

@@ -46,7 +46,7 @@ class World:
     def add(self, request_id: int, what: int | None = None, count: int = 1, tenant: str = "", *, shown: bool = True) -> None:
         sequence = PreparedSequence((request_id if what is None else what,), 5, Sampling(0.0, 1.0, 0), None, echo=False)
         self.streams[request_id] = Stream(count)
-        submit = Submit.of(request_id, (sequence,) * count, 0.0, tenant)
+        submit = Submit.of(request_id, (sequence,) * count, 0.0, tenant=tenant)
         self.in_flight.take(InFlightRequest(submit, self.streams[request_id], told=None if shown else Told()))
 
     def heard(self) -> list[int | tuple[int, int | None]]:

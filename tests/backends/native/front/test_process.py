@@ -18,7 +18,8 @@ from quintet.backends.native.front.connection import Process
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.front.spawn import Ahead
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Died, FromWorker, ModelSource, Progress, Ready, Started, Submit
+from quintet.backends.native.wire.messages import Died, FromWorker, Progress, Ready, Started, Submit
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
 from quintet.inputs.sequence import PreparedSequence

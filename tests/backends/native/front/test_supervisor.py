@@ -152,7 +152,7 @@ def test_a_model_whose_file_has_changed_is_not_taken_for_the_one_that_clients_kn
     world = ready()
     world.link.say(Died("it ended."))
     world.wait(0)
-    world.link.say(Ready("toy", 100, 257, 5, 8, "another"))
+    world.link.say(Ready(model="toy", context=100, vocab=257, max_logprobs=5, max_sequences=8, fingerprint="another"))
     assert (world.link.kills, world.state) == (1, State.LOADING)
 
 

@@ -20,7 +20,6 @@ from quintet.backends.native.wire.messages import (
     FromWorker,
     Load,
     Message,
-    ModelSource,
     Progress,
     Ready,
     Row,
@@ -33,6 +32,7 @@ from quintet.backends.native.wire.messages import (
     ToProcess,
     Vocabulary,
 )
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import Finish, TokenEvent
@@ -72,7 +72,7 @@ def test_steps_come_out_as_they_went_in_every_field_of_their_events(sent: dict[i
 
 @given(ids, st.lists(sequences, max_size=4) | st.lists(samples, max_size=9), st.floats(0, 1e9))
 def test_requests_come_out_as_they_went_in(request_id: int, asked: list[PreparedSequence], at: float) -> None:
-    message = codec.decode_to_worker(through(Submit.of(request_id, asked, at, "tenant", 3)))
+    message = codec.decode_to_worker(through(Submit.of(request_id, asked, at, tenant="tenant", weight=3)))
     assert isinstance(message, Submit)
     assert (message.request_id, message.at, message.tenant, message.weight) == (request_id, at, "tenant", 3)
     assert message.sequences() == tuple(asked)
@@ -80,7 +80,13 @@ def test_requests_come_out_as_they_went_in(request_id: int, asked: list[Prepared
 
 SOURCE = ModelSource(path="a.gguf", threads=2, context=None, name="a", isa="avx2")
 TO_PROCESS = (Load(SOURCE, EngineConfig(max_running=3)), Vocabulary(b"abc", b"ends", frozenset({1})), Stop())
-FROM_WORKER = (Progress(0.5), Ready("a", 8, 50, 5, 8, "fp", 0.25), Started((1, 2)), Died("why", True), Died())
+FROM_WORKER = (
+    Progress(0.5),
+    Ready(model="a", context=8, vocab=50, max_logprobs=5, max_sequences=8, fingerprint="fp", step_s=0.25),
+    Started((1, 2)),
+    Died("why", True),
+    Died(),
+)
 
 
 @pytest.mark.parametrize("message", TO_PROCESS, ids=lambda message: type(message).__name__)
@@ -170,7 +176,7 @@ def test_a_plain_token_is_a_few_bytes() -> None:
 
 def test_a_digest_tells_requests_apart_by_all_but_their_seeds() -> None:
     def digest(*sequences: PreparedSequence, request_id: int = 1, tenant: str = "") -> bytes:
-        return codec.digest(Submit.of(request_id, sequences, 0.0, tenant))
+        return codec.digest(Submit.of(request_id, sequences, 0.0, tenant=tenant))
 
     one = digest(sequence((1, 2), 3))
     assert one == digest(sequence((1, 2), 4)) == digest(sequence((1, 2), 3), request_id=2, tenant="other")

@@ -288,7 +288,7 @@ def test_guides_of_requests_that_were_called_off_before_their_turn_are_not_compi
     compiling = Compiling(guides, Clock(), done.append)
     for number, tenant in enumerate("aabab"):
         sequence = PreparedSequence((1,), 5, Sampling(0.0, 1.0, 0), None, echo=False, grammar=f"g{number}")
-        assert compiling.begin(Submit.of(number, (sequence,), 0.0, tenant))
+        assert compiling.begin(Submit.of(number, (sequence,), 0.0, tenant=tenant))
     for number in (0, 1, 2, 3):
         (rows,) = (compiling.abort(number, None) or {}).values()
         assert [isinstance(row, EventRow) and row.finish for row in rows] == [Finish.ABORT]

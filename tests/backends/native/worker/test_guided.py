@@ -16,7 +16,7 @@ from tests.support.preparing import prepare
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
 from quintet.errors import BadRequest

@@ -110,9 +110,16 @@ class Engine:
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
         stream = Stream(len(prepared.sequences))
-        rest = prepared.tenant, prepared.weight, prepared.adapter, prepared.urgency
         pixels = {image.digest: image.pixels for sequence in prepared.sequences for image in sequence.images}
-        submit = Submit.of(prepared.request_id, prepared.sequences, self._clock(), *rest)
+        submit = Submit.of(
+            prepared.request_id,
+            prepared.sequences,
+            self._clock(),
+            tenant=prepared.tenant,
+            weight=prepared.weight,
+            adapter=prepared.adapter,
+            urgency=prepared.urgency,
+        )
         self._supervisor.run(submit, stream, pixels, shown=prepared.shown)
         return stream
 

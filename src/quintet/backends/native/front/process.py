@@ -18,7 +18,8 @@ from quintet.backends.native.front.connection import Connection
 from quintet.backends.native.front.link import Link
 from quintet.backends.native.front.spawn import MODULE, VLLM_MODULE, Ahead, Child, spawn
 from quintet.backends.native.wire import codec
-from quintet.backends.native.wire.messages import Died, FromWorker, Load, LoadVllm, ModelSource, ToWorker, VllmSource, Vocabulary
+from quintet.backends.native.wire.messages import Died, FromWorker, Load, LoadVllm, ToWorker, Vocabulary
+from quintet.backends.native.wire.sources import ModelSource, VllmSource
 from quintet.backends.native.worker.memory import trim
 from quintet.config import EngineConfig
 from quintet.inputs.tokenizer import Tokenizer

@@ -353,5 +353,14 @@ class Supervisor:
 def _capabilities(ready: Ready, tokenizer: Tokenizer | None) -> Capabilities:
     assert tokenizer is not None, "there is one before ``Ready``"
     pieces = Pieces.of(tokenizer.pieces, ready.vocab)  # logits may be wider than the tokenizer; such ids are valid and have no text
-    limits = ready.context, ready.vocab, pieces, ready.max_logprobs, ready.max_sequences
-    return Capabilities(ready.model, *limits, ready.fingerprint, ready.supported, ready.processor or ready.images)
+    return Capabilities(
+        model=ready.model,
+        context=ready.context,
+        vocab=ready.vocab,
+        pieces=pieces,
+        max_logprobs=ready.max_logprobs,
+        max_sequences=ready.max_sequences,
+        fingerprint=ready.fingerprint,
+        supported=ready.supported,
+        images=ready.processor or ready.images,
+    )

@@ -96,16 +96,33 @@ def _pictured(spec: PreparedSequence) -> tuple[object, ...]:
 
 
 def _group(spec: PreparedSequence, now: float, tenant: str, weight: int) -> Group:
-    group = Group(spec.tokens, spec.echo, spec.logprobs, spec.salt, now, start=spec.echo_from, end=spec.prompt_end)
-    group.tenant, group.weight = tenant, weight
-    return group
+    return Group(
+        spec.tokens,
+        spec.echo,
+        spec.logprobs,
+        salt=spec.salt,
+        submitted=now,
+        tenant=tenant,
+        weight=weight,
+        start=spec.echo_from,
+        end=spec.prompt_end,
+    )
 
 
 def _sequence(request_id: int, index: int, spec: PreparedSequence, group: Group) -> Sequence:
-    rest = spec.logprobs, spec.bad_words, spec.grammar, spec.thinking
-    made = Sequence(request_id, index, group, spec.max_tokens, spec.sampling, *rest, logprob_ids=spec.logprob_ids)
-    made.prediction = spec.prediction
-    return made
+    return Sequence(
+        request_id,
+        index,
+        group,
+        max_tokens=spec.max_tokens,
+        sampling=spec.sampling,
+        logprobs=spec.logprobs,
+        bad_words=spec.bad_words,
+        grammar=spec.grammar,
+        thinking=spec.thinking,
+        prediction=spec.prediction,
+        logprob_ids=spec.logprob_ids,
+    )
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -25,14 +25,13 @@ cross either: a token's bytes, and what other samples of a request were told.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 
 from quintet.backends.base import Counts, Pages
 from quintet.backends.native.wire.samples import Images, Prompt, Sample, pack, unpack
-from quintet.config import CacheFolder, EngineConfig, KvType, Quantize, VllmConfig
+from quintet.backends.native.wire.sources import ModelSource, VllmSource
+from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import NO_DRAFTS, Blame, DraftCounts, Finish, TokenEvent
 from quintet.inputs.capabilities import EVERYTHING, Supported
@@ -47,48 +46,6 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 
 
 # ---- to the worker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSource:
-    """Which model a worker in a process of its own loads.
-
-    Args:
-        path: of a GGUF file; empty = the toy.
-        threads, context, isa, packs, quantize, kv_type, wanted: see ``weights.load_weights``.
-        vision: of an mmproj file, or of the folder with the whole model; empty = it sees nothing.
-        draft: path of the draft model; empty = there is none.
-    """
-
-    path: str
-    threads: int
-    context: int | None
-    name: str
-    isa: str = ""
-    packs: CacheFolder | None = None
-    quantize: Quantize = "q8"
-    vision: str = ""
-    draft: str = ""
-    kv_type: KvType = "f16"
-    wanted: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VllmSource:
-    """Which model vLLM loads, and how.
-
-    Args:
-        path: of a folder.
-        context: most tokens of a sequence; 0 = the model's own.
-        vision: how it is shown images: ``layout`` = as ``inputs.images.layout`` has it, with the encoder of its folder; ``processor`` = as
-            vLLM does it, if vLLM knows how; empty = it is not.
-    """
-
-    path: str
-    name: str
-    context: int
-    options: VllmConfig
-    vision: Literal["", "layout", "processor"] = ""
 
 
 class Load(Message, frozen=True):
@@ -156,6 +113,7 @@ class Submit(Message, frozen=True):
         request_id: int,
         sequences: Sequence[PreparedSequence],
         at: float,
+        *,
         tenant: str = "",
         weight: int = 1,
         adapter: Adapter | None = None,
@@ -163,7 +121,18 @@ class Submit(Message, frozen=True):
     ) -> Submit:
         """A request's sequences, with what is equal put together."""
         prompts, asked, samples, images = pack(sequences)
-        return cls(request_id, at, tenant, weight, prompts, asked, samples, images if any(images) else (), adapter, urgency)
+        return cls(
+            request_id=request_id,
+            at=at,
+            tenant=tenant,
+            weight=weight,
+            prompts=prompts,
+            asked=asked,
+            samples=samples,
+            images=images if any(images) else (),
+            adapter=adapter,
+            urgency=urgency,
+        )
 
     def sequences(self) -> tuple[PreparedSequence, ...]:
         """The sequences as they were, but for their images' pixels."""
@@ -218,7 +187,7 @@ class Progress(Message, frozen=True):
     share: float
 
 
-class Ready(Message, frozen=True):
+class Ready(Message, frozen=True, kw_only=True):
     """Loading is done; see ``Capabilities``.
 
     Args:

@@ -13,7 +13,6 @@ from quintet.backends.native.wire.messages import (
     Abort,
     FromWorker,
     Load,
-    ModelSource,
     Ping,
     Pixels,
     Ready,
@@ -23,6 +22,7 @@ from quintet.backends.native.wire.messages import (
     ToProcess,
     Vocabulary,
 )
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.native.worker.memory import trim
 from quintet.backends.native.worker.models import load_models
 from quintet.backends.native.worker.parent import Parent, inherited

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quintet.backends.native.core.loader import Loaded, Loader
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.config import CacheFolder, KvType, Quantize
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.gguf import read_metadata

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from quintet.backends.native.core.loader import Loaded
-from quintet.backends.native.wire.messages import ModelSource
+from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.native.worker.weights import halves, load_draft, load_weights
 from quintet.inputs.tokenizer import Vocabulary
 

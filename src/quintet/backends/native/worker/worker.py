@@ -6,13 +6,10 @@ import logging
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
-import numpy as np
-
 from quintet.backends.base import Counts
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader, longest
 from quintet.backends.native.core.samplers import NativeSamplers
-from quintet.backends.native.core.types import Batch, Runner
 from quintet.backends.native.schedule.delivery import Delivery, urgent
 from quintet.backends.native.schedule.emit import FAILED, Emitter
 from quintet.backends.native.schedule.images import Encodings
@@ -47,6 +44,7 @@ from quintet.backends.native.worker.masks import Filled, Masks
 from quintet.backends.native.worker.parts import run
 from quintet.backends.native.worker.saved_pages import SavedPages, saved_pages
 from quintet.backends.native.worker.step import Stepper, Work
+from quintet.backends.native.worker.trial import full_step_s
 from quintet.config import EngineConfig
 from quintet.errors import ModelError
 from quintet.guides import heap
@@ -60,8 +58,6 @@ _log = logging.getLogger(__name__)
 MAX_LOGPROBS = 20
 """vLLM's default ``max_logprobs``; the widest of the five providers' ranges is below it."""
 
-TRIAL = 4
-"""Tokens of the step that is tried: all weights are read once, and a start waits no longer than that takes."""
 
 BEAT_S = 1.0
 """While there is nothing to step but guides are compiled, or masks made, that is said so often: the engine waits, and does not hang."""
@@ -168,10 +164,19 @@ class Worker:
         kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens, self._saved)
         scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation, self._see(loaded))
         self._tell(scheduler, {})
-        step_s = self._try(runner) if self._supervised else 0.0
+        step_s = full_step_s(runner, config.batch_tokens, self._clock) if self._supervised else 0.0
         scheduler.learn(config.batch_tokens, step_s)
-        widest, most = min(MAX_LOGPROBS, vocab), min(config.max_sequences, config.live_limit)
-        self._send(Ready(loaded.name, context, vocab, widest, most, loaded.fingerprint, step_s, loaded.images))
+        ready = Ready(
+            model=loaded.name,
+            context=context,
+            vocab=vocab,
+            max_logprobs=min(MAX_LOGPROBS, vocab),
+            max_sequences=min(config.max_sequences, config.live_limit),
+            fingerprint=loaded.fingerprint,
+            step_s=step_s,
+            images=loaded.images,
+        )
+        self._send(ready)
         samplers = NativeSamplers(loaded.cpu or Cpu(), pieces, eos_ids)
         stepper = Stepper(runner, tables, samplers, self._masks)
         if loaded.draft is not None and model is not None:
@@ -190,14 +195,6 @@ class Worker:
         if not self._inbox.empty():  # while loading nothing but Stop can come
             raise _StoppedError
         self._send(Progress(share))
-
-    def _try(self, runner: Runner) -> float:
-        """Compute a few tokens; seconds that a full step may take, estimated from it: rather too many."""
-        tokens = np.zeros(min(TRIAL, runner.context), np.int32)
-        zero = np.zeros(1, np.int32)
-        begin = self._clock()
-        runner.logits(runner.forward(Batch(tokens, np.array([len(tokens)], np.int32), zero, zero[None], zero)))
-        return (self._clock() - begin) * -(-self._config.batch_tokens // len(tokens))
 
     def _turn(self, scheduler: Scheduler, stepper: Stepper) -> None:
         early, prefilled = self._early, self._prefilled
