@@ -6,7 +6,7 @@ JSON bodies are a fold over the choice events, stream chunks a map over them; th
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -216,13 +216,14 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int
+    _: KW_ONLY
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     accepted_tokens: int = 0
     rejected_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """Where a request's time went, in seconds.
 

@@ -247,13 +247,23 @@ def made(*times: float, due: float = 0.0, error: str = "", status: int = 200) ->
 
 def test_a_report_of_a_slow_server_is_as_wide_as_any_other() -> None:
     traces = [made(0.5, 2.5), made(1234.5, 1250.0)]
-    found = Measured("u", "openai", "m", {"clients": 2, "rate": 0.0}, summary(traces), traces, 0.1)
+    found = Measured(
+        url="u", page="openai", model="m", settings={"clients": 2, "rate": 0.0}, summary=summary(traces), traces=traces, busy=0.1
+    )
     scales = [line for line in drawn(found, color=False).splitlines() if "ms or more" in line]
     assert [len(line) for line in scales] == [100, 100]
 
 
 def test_a_report_shows_a_models_name_in_printable_characters() -> None:
-    found = Measured("u", "openai", "m[b]\x1b]0;hi", {"clients": 2, "rate": 0.0}, summary([made(0.5)]), [made(0.5)], 0.1)
+    found = Measured(
+        url="u",
+        page="openai",
+        model="m[b]\x1b]0;hi",
+        settings={"clients": 2, "rate": 0.0},
+        summary=summary([made(0.5)]),
+        traces=[made(0.5)],
+        busy=0.1,
+    )
     assert "model m[b]\N{REPLACEMENT CHARACTER}]0;hi:" in drawn(found, color=True)
 
 
@@ -261,7 +271,9 @@ def test_a_report_tells_failures_by_kind_and_a_load_that_was_busy_itself() -> No
     lost = "no connection: [Errno 111] Connection refused", "status 503: full", "not ended after 5 s"
     bad = [made(error=lost[0], status=0), made(error=lost[1], status=503), made(error=lost[1], status=503), made(1.0, error=lost[2])]
     traces = [made(0.5, 1.5, 1.75), made(2.5, due=0.25), *bad]
-    found = Measured("u", "openai", "m", {"clients": 2, "rate": 0.0}, summary(traces), traces, 0.9)
+    found = Measured(
+        url="u", page="openai", model="m", settings={"clients": 2, "rate": 0.0}, summary=summary(traces), traces=traces, busy=0.9
+    )
     text = drawn(found, color=False)
     assert "4 requests failed: status 503 2, no connection 1, timed out 1" in text
     assert "90% of a core" in text

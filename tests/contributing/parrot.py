@@ -147,13 +147,13 @@ def _request(raw: Mapping[str, object], fresh_seed: int) -> CompletionRequest:
 
 
 PROVIDER = Provider(
-    Parrot(),
-    "Parrot",
-    "https://parrot.example/docs/completions",
-    KNOWN,
-    Completion,
-    Squawk,
-    ("/parrot/v1", "/parrot"),
-    ("Polly/",),
+    dialect=Parrot(),
+    title="Parrot",
+    page="https://parrot.example/docs/completions",
+    fields=KNOWN,
+    body=Completion,
+    error=Squawk,
+    bases=("/parrot/v1", "/parrot"),
+    agents=("Polly/",),
 )
 """Its entry in the catalog."""

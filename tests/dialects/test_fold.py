@@ -35,7 +35,7 @@ def requests(draw: st.DrawFn) -> tuple[bool, list[Event]]:
         queues.append([*draw(st.lists(deltas, max_size=4)), done])
     order = draw(st.permutations([index for index, queue in enumerate(queues) for _ in queue]))
     events = [queues[index].pop(0) for index in order]
-    return logprobs, [*events, Finished(Usage(draw(st.integers(0, 9)), draw(st.integers(0, 9)), draw(st.integers(0, 9))))]
+    return logprobs, [*events, Finished(Usage(draw(st.integers(0, 9)), draw(st.integers(0, 9)), cached_tokens=draw(st.integers(0, 9))))]
 
 
 def check(dialect: Dialect, logprobs: bool, events: list[Event]) -> None:

@@ -66,8 +66,10 @@ def answers(draw: st.DrawFn, n: int, echo: bool, logprobs: int | None, include: 
             if not choice.done:
                 queues[-1] += choice.feed(event)
     order = draw(st.permutations([index for index, queue in enumerate(queues) for _ in queue]))
-    usage = Usage(draw(st.integers(0, 9)), draw(st.integers(0, 9)), 1, 2, 3, 4)
-    return [*(queues[index].pop(0) for index in order), Finished(usage, Timing(0.25, 0.5, 1.0, 2.0 + 1e-9))]
+    usage = Usage(
+        draw(st.integers(0, 9)), draw(st.integers(0, 9)), cached_tokens=1, reasoning_tokens=2, accepted_tokens=3, rejected_tokens=4
+    )
+    return [*(queues[index].pop(0) for index in order), Finished(usage, Timing(queue=0.25, prompt=0.5, completion=1.0, total=2.0 + 1e-9))]
 
 
 def token_event(draw: st.DrawFn, seq: int, piece: bytes, logprobs: int | None, first: bool = False) -> TokenEvent:

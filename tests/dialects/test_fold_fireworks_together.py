@@ -58,8 +58,11 @@ def answers(draw: st.DrawFn, prompts: int, n: int, echo: bool, with_tokens: bool
         finish = draw(st.sampled_from([Finish.EOS, Finish.STOP, Finish.LENGTH]))
         queues.append([*events, ChoiceDone(index, finish, seed=draw(st.integers(0, 2**64 - 1)))])
     order = draw(st.permutations([index for index, queue in enumerate(queues) for _ in queue]))
-    timing = Timing(0.25, 0.5, 1.0, 2.0 + 1e-9)
-    return [*(queues[index].pop(0) for index in order), Finished(Usage(draw(st.integers(0, 9)), draw(st.integers(0, 9)), 1), timing)]
+    timing = Timing(queue=0.25, prompt=0.5, completion=1.0, total=2.0 + 1e-9)
+    return [
+        *(queues[index].pop(0) for index in order),
+        Finished(Usage(draw(st.integers(0, 9)), draw(st.integers(0, 9)), cached_tokens=1), timing),
+    ]
 
 
 def stream_and_body(dialect: Dialect, body: dict[str, Any], events: list[Event]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

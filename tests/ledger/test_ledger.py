@@ -76,7 +76,7 @@ def run(
 
 
 async def opened(ledger: Ledger, name: str = "a", used: Usage = USED, key: str = "") -> Entry:
-    return await ledger.open(About(name, key, "toy", "openai", 1, ledger.clock()), lambda: used)
+    return await ledger.open(About(id=name, key=key, model="toy", dialect="openai", n=1, arrived=ledger.clock()), lambda: used)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -130,7 +130,7 @@ def test_of_a_request_that_runs_the_counts_are_noted_and_a_process_that_is_gone_
 
     async def scenario(ledger: Ledger) -> None:
         used = Usage(7, 1)
-        await ledger.open(About("a", "k", "toy", "openai", 1, ledger.clock()), lambda: used)
+        await ledger.open(About(id="a", key="k", model="toy", dialect="openai", n=1, arrived=ledger.clock()), lambda: used)
         await until(lambda: by_id(file)["a"].completion == 1)
         used = Usage(7, 20, cached_tokens=5, reasoning_tokens=2)
         await until(lambda: by_id(file)["a"].completion == 20)
@@ -351,7 +351,9 @@ def test_durations_do_not_follow_a_clock_that_jumps_and_times_do(tmp_path: Path)
     async def scenario(ledger: Ledger) -> None:
         nonlocal wall, steady
         for name, jump in (("back", -3600.0), ("forward", 90_000.0), ("frozen", 0.0)):
-            entry = await ledger.open(About(name, "k", "toy", "openai", 1, steady - 2.0), lambda: Usage(1, 1))
+            entry = await ledger.open(
+                About(id=name, key="k", model="toy", dialect="openai", n=1, arrived=steady - 2.0), lambda: Usage(1, 1)
+            )
             wall += jump
             steady += 10.0
             entry.close(State.COMPLETED, "stop", 200, 3.0)

@@ -125,11 +125,13 @@ def test_while_the_file_is_locked_requests_are_refused_or_their_rows_wait_and_no
     file = tmp_path / "ledger.db"
 
     async def scenario(ledger: Ledger) -> None:
-        entry = await ledger.open(About("before", "", "m", "openai", 1, ledger.clock()), lambda: Usage(1, 1))
+        entry = await ledger.open(About(id="before", key="", model="m", dialect="openai", n=1, arrived=ledger.clock()), lambda: Usage(1, 1))
         with locked(file):
             entry.close(State.COMPLETED, "stop", 200, None)
             try:
-                during = await ledger.open(About("during", "", "m", "openai", 1, ledger.clock()), lambda: Usage(1, 1))
+                during = await ledger.open(
+                    About(id="during", key="", model="m", dialect="openai", n=1, arrived=ledger.clock()), lambda: Usage(1, 1)
+                )
             except Overloaded:
                 assert not serve
             else:
@@ -138,7 +140,7 @@ def test_while_the_file_is_locked_requests_are_refused_or_their_rows_wait_and_no
             assert [row.state for row in rows_in(file).values() if row] == [State.OPEN]
         while ledger.spooled:
             await asyncio.sleep(0.005)
-        after = await ledger.open(About("after", "", "m", "openai", 1, ledger.clock()), lambda: Usage(1, 1))
+        after = await ledger.open(About(id="after", key="", model="m", dialect="openai", n=1, arrived=ledger.clock()), lambda: Usage(1, 1))
         after.close(State.COMPLETED, "stop", 200, None)
 
     async def whole() -> None:

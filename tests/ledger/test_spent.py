@@ -82,7 +82,7 @@ def test_what_another_process_spends_meanwhile_is_heard_of_once_and_to_its_end(t
     async def scenario(old: Ledger) -> None:
         used = Usage(10, 1)
         (await opened(old, "before", key="aaaaaaaa")).close(State.COMPLETED, "stop", 200, None)
-        running = await old.open(About("running", "aaaaaaaa", "toy", "openai", 1, old.clock()), lambda: used)
+        running = await old.open(About(id="running", key="aaaaaaaa", model="toy", dialect="openai", n=1, arrived=old.clock()), lambda: used)
         await until(lambda: by_id(file)["before"].state is State.COMPLETED and by_id(file)["running"].completion == 1)
 
         def hears(tokens: int) -> bool:

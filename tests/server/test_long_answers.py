@@ -90,7 +90,7 @@ def test_the_text_of_a_choice_is_encoded_when_its_turn_comes(monkeypatch: pytest
     for index in range(3):
         renderer.add(ChoiceDelta(index, "ab"))
         renderer.add(ChoiceDone(index, Finish.LENGTH))
-    renderer.add(Finished(Usage(2, 0, 0)))
+    renderer.add(Finished(Usage(2, 0, cached_tokens=0)))
     for _ in range(2):  # the length first, and then what is sent
         parts = renderer.body()
         assert [(next(parts) != b"", len(seen)) for _ in range(4)] == [(True, 0), (True, 1), (True, 2), (True, 3)]

@@ -95,7 +95,7 @@ def test_a_stop_aborts_its_sequence_only_and_later_tokens_are_neither_shown_nor_
     assert texts(events) == {0: "ab", 1: "abcdef"}
     assert done(events) == {0: ChoiceDone(0, Finish.STOP, "<>", 5, tokens=4), 1: ChoiceDone(1, Finish.EOS, "", 6, tokens=7)}
     assert backend.aborts == [(backend.request_id, 0)]
-    assert events[-1] == Finished(Usage(2, 4 + 7, 2))
+    assert events[-1] == Finished(Usage(2, 4 + 7, cached_tokens=2))
 
 
 def test_a_stop_on_the_last_token_aborts_nothing() -> None:

@@ -154,7 +154,15 @@ def bench(options: BenchOptions, load: LoadOptions) -> int:
     if not came.whole and not came.traces:
         return INTERRUPTED
     _read_usage(came.traces)
-    found = Measured(base.geturl(), options.page, model, asdict(load), summary(came.traces), tuple(came.traces), came.busy)
+    found = Measured(
+        url=base.geturl(),
+        page=options.page,
+        model=model,
+        settings=asdict(load),
+        summary=summary(came.traces),
+        traces=tuple(came.traces),
+        busy=came.busy,
+    )
     if options.as_json:
         sys.stdout.write(json.dumps(found.as_json(), indent=1) + "\n")
     else:

@@ -35,7 +35,7 @@ _PICTURE = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="h
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """What came of a load.
 

@@ -214,9 +214,9 @@ HTTP = (
 )
 
 PAGE = Page(
-    "cerebras",
-    "Cerebras",
-    "https://inference-docs.cerebras.ai/api-reference/completions",
-    GREEDY,
-    {"request": REQUEST, "answer": ANSWER, "HTTP and examples": HTTP},
+    name="cerebras",
+    title="Cerebras",
+    url="https://inference-docs.cerebras.ai/api-reference/completions",
+    greedy=GREEDY,
+    groups={"request": REQUEST, "answer": ANSWER, "HTTP and examples": HTTP},
 )

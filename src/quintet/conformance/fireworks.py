@@ -363,9 +363,9 @@ HTTP = (
 )
 
 PAGE = Page(
-    "fireworks",
-    "Fireworks",
-    "https://docs.fireworks.ai/api-reference/post-completions",
-    GREEDY,
-    {"request": REQUEST, "metrics": METRICS, "answer": ANSWER, "HTTP and examples": HTTP},
+    name="fireworks",
+    title="Fireworks",
+    url="https://docs.fireworks.ai/api-reference/post-completions",
+    greedy=GREEDY,
+    groups={"request": REQUEST, "metrics": METRICS, "answer": ANSWER, "HTTP and examples": HTTP},
 )

@@ -85,7 +85,7 @@ class Item:
     check: Check
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """A provider's page.
 

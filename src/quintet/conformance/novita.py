@@ -222,9 +222,9 @@ HTTP = (
 )
 
 PAGE = Page(
-    "novita",
-    "Novita",
-    "https://novita.ai/docs/api-reference/model-apis-llm-create-completion",
-    GREEDY,
-    {"headers": HEADERS, "request": REQUEST, "answer": ANSWER, "HTTP and examples": HTTP},
+    name="novita",
+    title="Novita",
+    url="https://novita.ai/docs/api-reference/model-apis-llm-create-completion",
+    greedy=GREEDY,
+    groups={"headers": HEADERS, "request": REQUEST, "answer": ANSWER, "HTTP and examples": HTTP},
 )

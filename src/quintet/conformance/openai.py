@@ -241,9 +241,9 @@ HTTP = (
 )
 
 PAGE = Page(
-    "openai",
-    "OpenAI",
-    "https://platform.openai.com/docs/api-reference/completions/create",
-    GREEDY,
-    {"request": REQUEST, "answer": ANSWER, "HTTP and examples": HTTP},
+    name="openai",
+    title="OpenAI",
+    url="https://platform.openai.com/docs/api-reference/completions/create",
+    greedy=GREEDY,
+    groups={"request": REQUEST, "answer": ANSWER, "HTTP and examples": HTTP},
 )

@@ -357,9 +357,9 @@ STREAM = (
 )
 
 PAGE = Page(
-    "together",
-    "Together",
-    "https://docs.together.ai/reference/completions-1",
-    GREEDY,
-    {"request": REQUEST, "responses": RESPONSES, "answer": ANSWER, "stream": STREAM},
+    name="together",
+    title="Together",
+    url="https://docs.together.ai/reference/completions-1",
+    greedy=GREEDY,
+    groups={"request": REQUEST, "responses": RESPONSES, "answer": ANSWER, "stream": STREAM},
 )

@@ -263,7 +263,8 @@ def _filled(spec: SequenceSpec, name: str, known: Known, capabilities: Capabilit
     own = infill.own(known.encoded[spec.prompt]) if isinstance(spec.prompt, str) else spec.prompt
     suffix = known.encoded[spec.suffix]
     around, _, _ = infill.join(spec.prompt, (), suffix)
-    return _Form(*infill.join(spec.prompt, _kept(own, spec, name, known, capabilities, len(around)), suffix), infill.stops)
+    tokens, start, end = infill.join(spec.prompt, _kept(own, spec, name, known, capabilities, len(around)), suffix)
+    return _Form(tokens, start, end, infill.stops)
 
 
 def _kept(tokens: Sequence[int], spec: SequenceSpec, name: str, known: Known, capabilities: Capabilities, around: int = 0) -> Sequence[int]:

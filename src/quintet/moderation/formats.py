@@ -68,16 +68,25 @@ def _llama_guard(
 def _headed(version: int, open_: str, close: str, end: str) -> Format:
     """Those with Llama 3's or Llama 4's headers; the answer's first line begins after two line breaks, which are given here."""
     begin, answer = f"{open_}user{close}\n\n", f"{end}{open_}assistant{close}\n\n"
-    return _llama_guard(version, _CATEGORIES_3, "S", begin, _ASK_2, answer, (open_, close, end), f"{_LLAMA_DOCS}{version}/")
+    return _llama_guard(
+        version=version,
+        names=_CATEGORIES_3,
+        letter="S",
+        begin=begin,
+        ask=_ASK_2,
+        end=answer,
+        control=(open_, close, end),
+        source=f"{_LLAMA_DOCS}{version}/",
+    )
 
 
 # Source: "In order to produce classifier scores, we look at the probability for the first token, and use that as the "unsafe" class
 # probability" (the model cards of Llama Guard 1 to 3).
 _LLAMA_GUARDS = (
-    _llama_guard(1, _CATEGORIES_1, "O", "[INST] ", _ASK_1, " [/INST]"),
-    _llama_guard(2, _CATEGORIES_2, "S", "[INST] ", _ASK_2, " [/INST]"),
-    _headed(3, "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-    _headed(4, "<|header_start|>", "<|header_end|>", "<|eot|>"),
+    _llama_guard(version=1, names=_CATEGORIES_1, letter="O", begin="[INST] ", ask=_ASK_1, end=" [/INST]"),
+    _llama_guard(version=2, names=_CATEGORIES_2, letter="S", begin="[INST] ", ask=_ASK_2, end=" [/INST]"),
+    _headed(version=3, open_="<|start_header_id|>", close="<|end_header_id|>", end="<|eot_id|>"),
+    _headed(version=4, open_="<|header_start|>", close="<|header_end|>", end="<|eot|>"),
 )
 
 # Source: https://ai.google.dev/gemma/docs/shieldgemma/model_card, "Guidelines for prompts"; a policy at a time, as it was trained.

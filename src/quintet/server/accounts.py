@@ -40,7 +40,7 @@ class Accounts:
         if self._ledger is None:
             yield account
             return
-        about = About(identity.id, call.caller.id, model, call.provider.name, request.n, call.arrived)
+        about = About(id=identity.id, key=call.caller.id, model=model, dialect=call.provider.name, n=request.n, arrived=call.arrived)
         entry = await self._ledger.open(about, lambda: job.usage)
         failure: BaseException | None = None
         try:

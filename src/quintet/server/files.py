@@ -62,10 +62,11 @@ class Files:
 
     async def list(self, call: Call) -> None:
         """``GET /v1/files``."""
-        asked = files_page(*(call.http.argument(name) for name in ("after", "limit", "order", "purpose")))
+        asked = files_page(**{name: call.http.argument(name) for name in ("after", "limit", "order", "purpose")})
         owner, now = call.caller.owner, self._source.now()
-        page = asked.after, asked.limit
-        found, more = await self._kept.do(lambda store: store.files(owner, now, *page, ascending=asked.ascending, purpose=asked.purpose))
+        found, more = await self._kept.do(
+            lambda store: store.files(owner, now, asked.after, asked.limit, ascending=asked.ascending, purpose=asked.purpose)
+        )
         await call.http.reply(200, shapes(call).files(found, more))
 
     async def show(self, call: Call) -> None:

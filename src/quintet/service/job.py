@@ -73,7 +73,14 @@ class Job:
         completions = sum(choice.completion_tokens for choice in self._choices)
         reasoning = sum(choice.reasoning_tokens for choice in self._choices)
         accepted, rejected = map(sum, zip(*(choice.predicted for choice in self._choices), strict=True))
-        return Usage(prompts, completions, sum(self._cached.values()), reasoning, accepted, rejected)
+        return Usage(
+            prompts,
+            completions,
+            cached_tokens=sum(self._cached.values()),
+            reasoning_tokens=reasoning,
+            accepted_tokens=accepted,
+            rejected_tokens=rejected,
+        )
 
     @property
     def longest(self) -> int:

@@ -49,7 +49,15 @@ class Watch:
         queue, took = self._queue or 0.0, self.tokenizing
         first = min(self._firsts.values(), default=self._last)
         prompt = max(0.0, first - self._submitted - queue)
-        return Timing(queue, prompt, self._last - first, self._last - self._arrived, took.waited, took.worked, self._place())
+        return Timing(
+            queue=queue,
+            prompt=prompt,
+            completion=self._last - first,
+            total=self._last - self._arrived,
+            tokenizer_queue=took.waited,
+            tokenizer=took.worked,
+            place=self._place(),
+        )
 
     def _place(self) -> float:
         """See ``Timing.place``: the sample that computed its prompt has one, and draws with the others that have."""

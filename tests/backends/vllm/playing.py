@@ -25,7 +25,7 @@ GREEDY = Sampling(0.0, 1.0, 0)
 class PlayedCore:
     """vLLM's side: each sequence gets what ``say`` is told."""
 
-    about = About(512, 257, 100, 16, 2048, 2, 2, "fp")
+    about = About(context=512, vocab=257, pages=100, page=16, most_tokens=2048, most_running=2, most_adapters=2, fingerprint="fp")
 
     def __init__(self) -> None:
         self.asked: dict[str, Asked] = {}

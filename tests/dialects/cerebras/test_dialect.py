@@ -162,7 +162,11 @@ def test_a_stream_leaves_the_usage_out_if_it_is_told_to_and_json_never_does() ->
 
 
 def test_times_are_seconds_to_the_microsecond_in_the_last_chunk_and_in_json() -> None:
-    events: list[Event] = [ChoiceDelta(0, "a"), ChoiceDone(0, Finish.LENGTH), Finished(Usage(1, 1), Timing(1e-9, 0.1234567, 2.0, 3.0))]
+    events: list[Event] = [
+        ChoiceDelta(0, "a"),
+        ChoiceDone(0, Finish.LENGTH),
+        Finished(Usage(1, 1), Timing(queue=1e-9, prompt=0.1234567, completion=2.0, total=3.0)),
+    ]
     chunks, whole = render(parse(stream=True), events)
     expected = {"queue_time": 0.0, "prompt_time": 0.123457, "completion_time": 2.0, "total_time": 3.0, "created": 5}
     assert whole["time_info"] == chunks[-1]["time_info"] == expected
@@ -171,7 +175,11 @@ def test_times_are_seconds_to_the_microsecond_in_the_last_chunk_and_in_json() ->
 
 def test_tokens_a_second_can_be_computed_of_a_single_token_too() -> None:
     """From the first token to the last no time has gone by, and clients divide by it."""
-    events: list[Event] = [ChoiceDelta(0, "a"), ChoiceDone(0, Finish.LENGTH), Finished(Usage(1, 1), Timing(0.0, 0.5, 0.0, 0.5))]
+    events: list[Event] = [
+        ChoiceDelta(0, "a"),
+        ChoiceDone(0, Finish.LENGTH),
+        Finished(Usage(1, 1), Timing(queue=0.0, prompt=0.5, completion=0.0, total=0.5)),
+    ]
     _, whole = render(parse(), events)
     assert whole["time_info"]["completion_time"] > 0
 
@@ -183,7 +191,10 @@ def test_every_chunk_says_what_it_is() -> None:
 
 
 def test_usage_tells_what_became_of_the_tokens() -> None:
-    _, whole = render(parse(), [ChoiceDone(0, Finish.STOP), Finished(Usage(10, 5, 4, 3, 2, 1))])
+    _, whole = render(
+        parse(),
+        [ChoiceDone(0, Finish.STOP), Finished(Usage(10, 5, cached_tokens=4, reasoning_tokens=3, accepted_tokens=2, rejected_tokens=1))],
+    )
     assert whole["usage"] == {
         "prompt_tokens": 10,
         "completion_tokens": 5,

@@ -59,8 +59,8 @@ EVENTS: list[Event] = [
     ChoiceDelta(0, "", (token(256, "", 7, -1.0),)),
     ChoiceDone(0, Finish.EOS),
     Finished(
-        Usage(3, 3, 1, accepted_tokens=4, rejected_tokens=2),
-        Timing(0.125, 0.25, 1.0, 1.5, 0.0625, 0.03125, 0.75),
+        Usage(3, 3, cached_tokens=1, accepted_tokens=4, rejected_tokens=2),
+        Timing(queue=0.125, prompt=0.25, completion=1.0, total=1.5, tokenizer_queue=0.0625, tokenizer=0.03125, place=0.75),
         DraftCounts.of(3, 1).plus(DraftCounts.of(1, 1)).plus(DraftCounts.of(3, 2)),
     ),
 ]
@@ -187,7 +187,7 @@ def test_times_that_nobody_took_are_not_said() -> None:
     renderer = FireworksRenderer(
         REQUEST, Identity(id="id", created=1, model="m", fingerprint="fp", host="h\u00f6st\r\n", deployment="d", concurrent=1), OPTIONS
     )
-    assert dict(renderer.headers([Finished(Usage(3, 3, 1))])) == {
+    assert dict(renderer.headers([Finished(Usage(3, 3, cached_tokens=1))])) == {
         "fireworks-prompt-tokens": "3",
         "fireworks-speculation-prompt-tokens": "0",
         "fireworks-speculation-prompt-matched-tokens": "0",

@@ -102,7 +102,12 @@ def test_fields_that_it_does_not_have_are_unknown() -> None:
     assert Novita().parse(b'{"prompt": "a", "echo": 5, "suffix": 1, "user": []}', 7).ignored == ("echo", "suffix", "user")
 
 
-EVENTS: list[Event] = [ChoiceDelta(0, "a"), ChoiceDone(0, Finish.STOP), ChoiceDone(1, Finish.LENGTH), Finished(Usage(3, 2, 1))]
+EVENTS: list[Event] = [
+    ChoiceDelta(0, "a"),
+    ChoiceDone(0, Finish.STOP),
+    ChoiceDone(1, Finish.LENGTH),
+    Finished(Usage(3, 2, cached_tokens=1)),
+]
 COUNTS = {"completion_tokens": 2, "prompt_tokens": 3, "total_tokens": 5}
 
 

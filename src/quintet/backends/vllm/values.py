@@ -109,7 +109,7 @@ class Step:
     found: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class About:
     """What was loaded.
 

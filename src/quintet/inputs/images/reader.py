@@ -127,7 +127,8 @@ class ImageReader:
             finally:
                 self._turns.release()
         digests = await self._executor.run(tenant, lambda: [_digest(*one, traits) for one in zip(cuts, pixels, strict=True)])
-        return {image.url: Picture(*made) for image, made in zip(distinct, zip(cuts, digests, pixels, strict=True), strict=True)}
+        found = zip(distinct, cuts, digests, pixels, strict=True)
+        return {image.url: Picture(cut, digest, tiles) for image, cut, digest, tiles in found}
 
     def hold(self, images: Sequence[PreparedImage], tenant: str = "") -> None:
         """Count their pixels as long as they exist.

@@ -216,7 +216,7 @@ _GEMMA3 = Kind(
 _MINISTRAL = Kind(
     "mistral3",
     defaults={"rms_norm_eps": 1e-5, "num_key_value_heads": 8, "head_dim": 128},
-    inside=_sizes(34, 14336, 131072, 262144),
+    inside=_sizes(layers=34, ffn=14336, vocab=131072, context=262144),
     windowed="all",
     rope={
         **{"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0, "original_max_position_embeddings": 16384},
@@ -225,16 +225,16 @@ _MINISTRAL = Kind(
 )
 
 KINDS: Mapping[str, Kind] = {
-    "llama": Kind("llama", inside=_sizes(32, 11008, 32000, 2048)),
+    "llama": Kind("llama", inside=_sizes(layers=32, ffn=11008, vocab=32000, context=2048)),
     "mistral": Kind(
         "llama",
         defaults={"sliding_window": 4096, "num_key_value_heads": 8},
-        inside=_sizes(32, 14336, 32000, 131072),
+        inside=_sizes(layers=32, ffn=14336, vocab=32000, context=131072),
         windowed="all",
     ),
     "mixtral": Kind(
         "llama",
-        _ATTENTION | _PRE_NORMS | _experts("block_sparse_moe", "gate", "w1", "w3", "w2"),
+        _ATTENTION | _PRE_NORMS | _experts("block_sparse_moe", router="gate", gate="w1", up="w3", down="w2"),
         {"rms_norm_eps": 1e-5, "rope_theta": 1000000.0, "num_key_value_heads": 8},
         frozenset({"num_local_experts", "num_experts_per_tok"}),
         windowed="all",
@@ -243,7 +243,7 @@ KINDS: Mapping[str, Kind] = {
     "qwen3": Kind("qwen3", defaults={**_LATE, "head_dim": 128}, windowed="late"),
     "qwen3_moe": Kind(
         "qwen3moe",
-        _ATTENTION | _PRE_NORMS | _experts("mlp", "gate", "gate_proj", "up_proj", "down_proj"),
+        _ATTENTION | _PRE_NORMS | _experts("mlp", router="gate", gate="gate_proj", up="up_proj", down="down_proj"),
         {"norm_topk_prob": False, "sliding_window": 4096, "num_key_value_heads": 4},
         frozenset({"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"}),
         {
@@ -303,7 +303,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "olmoe": Kind(
         "olmoe",
-        _ATTENTION | _PRE_NORMS | _experts("mlp", "gate", "gate_proj", "up_proj", "down_proj"),
+        _ATTENTION | _PRE_NORMS | _experts("mlp", router="gate", gate="gate_proj", up="up_proj", down="down_proj"),
         {**_OLMO, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": False},
         frozenset({"num_experts", "num_experts_per_tok", "norm_topk_prob"}),
         {"clip_qkv": ()},

@@ -70,8 +70,18 @@ def pack(
             kept = sequence.prediction if len(sequences) <= MOST_PREDICTED else ()
             asked.append(replace(sequence, tokens=(), images=(), prediction=kept))
             last = shared
-        own = sequence.max_tokens, sequence.echo, sequence.prompt_end, sequence.echo_from, sequence.thinking
-        samples.append(Sample(known[same], len(asked) - 1, sampling.seed, sampling.min_tokens, *own))
+        sample = Sample(
+            prompt=known[same],
+            asked=len(asked) - 1,
+            seed=sampling.seed,
+            min_tokens=sampling.min_tokens,
+            max_tokens=sequence.max_tokens,
+            echo=sequence.echo,
+            prompt_end=sequence.prompt_end,
+            echo_from=sequence.echo_from,
+            thinking=sequence.thinking,
+        )
+        samples.append(sample)
     return tuple(tokens for tokens, _ in numbers), tuple(asked), tuple(samples), tuple(images for _, images in numbers)
 
 
