@@ -144,7 +144,7 @@ def test_the_end_goes_with_the_last_token_that_may_come() -> None:
 def test_a_chunk_without_a_token_names_none() -> None:
     """Page, CompletionChoice: `token_id` is an integer, never null, and not required."""
     request = replace(parse(prompt="b", stream=True, max_tokens=8).request, n=1)
-    token, end = chunks(request, [delta(0, 97, "a", b"a"), ChoiceDone(0, Finish.STOP, stop="c"), Finished(Usage(1, 2, 0))])
+    token, end = chunks(request, [delta(0, 97, "a", b"a"), ChoiceDone(0, Finish.STOP, stop="c"), Finished(Usage(1, 2))])
     assert [chunk["choices"][0]["delta"] for chunk in (token, end)] == [  # type: ignore[index]
         {"role": "assistant", "token_id": 97, "content": "a"},
         {"role": "assistant", "content": ""},
