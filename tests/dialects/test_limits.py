@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from quintet.dialects.base import Dialect
 from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.limits import duration
-from quintet.errors import OverLimit, TooManyRequests
+from quintet.errors import OverLimit, Overloaded, TooManyRequests
 from quintet.quota import DAY, MINUTE, Meter, Unit
 
 RPM, RPD = Meter(Unit.REQUESTS, MINUTE, 60, 59, 1.0), Meter(Unit.REQUESTS, DAY, 14_400, 14_000, 2400.0)
@@ -167,6 +167,14 @@ def test_a_refusal_that_is_about_no_such_limit_is_worded_as_before(name: str) ->
     reply = dialect(name).error(TooManyRequests("At most 2 completions at once."))
     assert (reply.status, dict(reply.headers)["retry-after"]) == (429, "1")
     assert b"At most 2 completions at once." in reply.body
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("error", [TooManyRequests("Later.", 0.0), Overloaded("Later.", 0.0)], ids=["429", "503"])
+def test_no_refusal_says_to_come_back_in_no_time(name: str, error: Exception) -> None:
+    """The SDKs ignore a zero, and wait for as long as they please."""
+    headers = dict(dialect(name).error(error).headers)
+    assert (headers["retry-after"], headers["retry-after-ms"]) == ("1", "1")
 
 
 def test_cerebras_says_why_a_request_never_fits() -> None:

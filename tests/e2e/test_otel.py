@@ -109,12 +109,15 @@ def test_a_completion_is_a_span_in_the_conventions_words_and_nothing_that_a_clie
         headers = {"Authorization": "Bearer canary-key", "traceparent": PARENT, "x-request-id": "one"}
         assert one.post({**secret, "n": 2, "temperature": 0.5, "seed": 7}, **headers)[0] == 200
         assert one.post({**secret, "stream": True}, **headers | {"x-request-id": "two", "traceparent": "no such thing"})[0] == 200
+        large = {"prompt": "a", "seed": -1, "max_tokens": 10**20, "logit_bias": {"256": 100}}
+        path, json_ = "/fireworks/v1/completions", {"content-type": "application/json"}  # which has what fits
+        assert one.send(path, json.dumps(large).encode(), {**headers, **json_, "x-request-id": "four"})[0] == 200
         assert one.post({**secret, "model": "canary-model"}, **headers | {"x-request-id": "three"})[0] == 404
         assert one.send("/v1/models?q=canary-query", None, headers)[0] == 200
         assert one.send("/v1/canary-path", b"{}", headers)[0] == 404
-        until(lambda: len(collector.spans) >= 3 and collector.counts().get("gen_ai.server.request.duration") == 3)
+        until(lambda: len(collector.spans) >= 4 and collector.counts().get("gen_ai.server.request.duration") == 4)
         spans = {attributes(span)["gen_ai.request.id"]: span for span in collector.spans}
-        assert spans.keys() == {"one", "two", "three"}
+        assert spans.keys() == {"one", "two", "three", "four"}
         first = attributes(spans["one"])
         assert first["gen_ai.latency.e2e"] >= first["gen_ai.latency.time_to_first_token"] > 0
         assert {name: value for name, value in first.items() if "latency" not in name} == {
@@ -129,17 +132,20 @@ def test_a_completion_is_a_span_in_the_conventions_words_and_nothing_that_a_clie
         assert (spans["one"].name, spans["one"].kind) == ("llm_request", Span.SPAN_KIND_SERVER)
         assert f"00-{spans['one'].trace_id.hex()}-{spans['one'].parent_span_id.hex()}-01" == PARENT
         assert not spans["two"].parent_span_id and attributes(spans["two"])["gen_ai.request.stream"]
+        assert "gen_ai.request.seed" not in attributes(spans["two"]), "it asked for none"
+        assert not {"gen_ai.request.seed", "gen_ai.request.max_tokens"} & attributes(spans["four"]).keys()
         refused = attributes(spans["three"])
         assert (refused["error.type"], refused["http.response.status_code"]) == ("model_not_found", 404)
         assert spans["three"].status.code == Status.STATUS_CODE_UNSET, "the client's fault is no failure of the server"
         took = spans["one"].end_time_unix_nano - spans["one"].start_time_unix_nano
         assert took / 1e9 == pytest.approx(first["gen_ai.latency.e2e"], abs=1e-3)
         assert abs(spans["one"].end_time_unix_nano / 1e9 - time.time()) < PATIENCE_S
-        counts = {"request.duration": 3, "time_to_first_token": 2, "time_per_output_token": 2}
+        counts = {"request.duration": 4, "time_to_first_token": 2, "time_per_output_token": 2}
         assert collector.counts() == {f"gen_ai.server.{name}": count for name, count in counts.items()}
         assert collector.resource()["service.name"] == "quintet"
         sent = b"".join(body for _, body in collector.bodies).decode("latin-1")
         assert [secret for secret in SECRETS if secret in sent] == []
+        assert "to encode" not in one.end(signal.SIGTERM)[1], "no integer of OTLP is as large as those of the fourth"
 
 
 def test_the_standard_variables_say_where_who_and_which_spans_are_sent() -> None:

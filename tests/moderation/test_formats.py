@@ -6,7 +6,9 @@ from dataclasses import replace
 from math import log
 
 import pytest
+from tests.support.bundled import bundled_path
 
+from quintet.backends.native.worker.load import load_tokenizer
 from quintet.events import TokenEvent
 from quintet.moderation.format import OUTPUT, PROMPT, Format, Part
 from quintet.moderation.formats import FORMATS
@@ -215,3 +217,8 @@ def test_wildguard_is_read_after_the_line_that_is_about_the_text() -> None:
     assert read(wild, lines, (NO, 0.8, YES, 0.2), after="Harmful response:").unsafe is False
     assert read(wild, b"Harmful request:", (YES, 0.8, NO, 0.2), after="Harmful request:").unsafe is True
     assert read(wild, lines[:40], after="Harmful response:").unsafe is None
+
+
+def test_wildguard_has_room_for_all_three_lines_of_its_answer() -> None:
+    answer = "Harmful request: yes\nResponse refusal: yes\nHarmful response: yes"
+    assert len(load_tokenizer(bundled_path(), None).encode_inside(answer)) <= FORMATS["wildguard"].most

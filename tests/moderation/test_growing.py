@@ -104,6 +104,33 @@ def test_a_space_that_is_put_before_each_text_is_put_before_the_whole_one_only()
     assert seen < sum(map(len, texts)) / 2
 
 
+@pytest.mark.parametrize("character", ["À", "ÿ"], ids=["80", "bf"])
+def test_tokens_may_begin_inside_a_character(character: str) -> None:
+    """Of three bytes each here, over characters of two."""
+    three = character.encode() * 3
+    pieces = [*(bytes([byte]) for byte in range(256)), three[:3], three[3:]]
+    texts = prefixes(character * 3000, 30)
+
+    def encode(text: str) -> Sequence[int]:
+        data = text.encode()
+        whole = len(data) // 3
+        return [*(256 + at % 2 for at in range(whole)), *data[whole * 3 :]]
+
+    found, seen = grown(texts, encode, pieces)
+    assert found == [encode(text) for text in texts]
+    assert seen < sum(map(len, texts)) / 2
+
+
+def test_a_token_may_be_longer_than_what_is_encoded_again() -> None:
+    pieces = [*(bytes([byte]) for byte in range(256)), b"x" * 2 * BACK]
+    texts = ["a" * BACK + "x" * 2 * BACK + "b" * count for count in range(3)]
+
+    def encode(text: str) -> Sequence[int]:
+        return [*b"a" * BACK, 256, *text[3 * BACK :].encode()]
+
+    assert grown(texts, encode, pieces)[0] == [encode(text) for text in texts]
+
+
 def test_pieces_that_do_not_spell_the_text_have_all_of_it_encoded() -> None:
     texts = prefixes("Ab" * 1000, 500)
 

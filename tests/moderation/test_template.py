@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +11,10 @@ from quintet.moderation.format import Layout, Part, Question
 from quintet.moderation.template import MAX_BYTES, read
 
 LEAST = b'prompt = "<q>{prompt}"\noutput = "<q>{prompt}<a>{output}"\nsafe = "OK"\nunsafe = "Bad"\n'
+LINES = (
+    b'after = "x"', b"after = 1", b'control = ["<q>"]', b"control = [[]]", b"threshold = 0.5", b"threshold = 1e999", b"threshold = true",
+    b"max-tokens = 128", b"max-tokens = 0", b"max-tokens = 1.5", b"[categories]", b'S1 = "x"', b"S2 = {}", b"safe = 1", b'"\\n" = 1', b"#",
+)  # fmt: skip
 
 
 def test_what_a_file_may_say() -> None:
@@ -55,7 +57,12 @@ def test_what_it_may_not_say_is_told_in_one_line(data: bytes, message: str) -> N
     assert "\n" not in str(caught.value)
 
 
-@given(st.binary(max_size=200))
-def test_whatever_follows_is_a_format_or_one_clear_error(data: bytes) -> None:
-    with contextlib.suppress(ModelError):
-        read(LEAST + data, "guard.toml")
+@given(st.binary(max_size=200) | st.lists(st.sampled_from(LINES), max_size=3).map(b"\n".join))
+def test_whatever_follows_is_a_format_that_can_be_asked_or_one_clear_error(data: bytes) -> None:
+    try:
+        form = read(LEAST + data, "guard.toml")
+    except ModelError as error:
+        assert str(error).startswith("guard.toml") and str(error).isprintable() and len(str(error)) < 500
+        return
+    assert 0 < form.threshold <= 1 and 1 <= form.most <= 128
+    assert "".join(part.text for part in form.parts(form.questions[0].output, "one", "two")) == "<q>one<a>two"

@@ -1,12 +1,10 @@
-"""``/v1/files`` over the whole stack, in this process: hostile uploads, a full disk, what expires."""
+"""``/v1/files`` over the whole stack, in this process: a full disk, what expires, how much a key may keep."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import sqlite3
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -112,113 +110,6 @@ def test_a_method_that_is_not_there_is_told_the_paths_own(tmp_path: Path, path: 
     play(tmp_path, scenario)
 
 
-@pytest.mark.parametrize(
-    ("body", "header", "status"),
-    [
-        (b"{}", "application/json", 415),
-        (b"", FORM[1], 400),
-        (b"x" * 200_000, FORM[1], 413),
-        (form(b"x", purpose="batch"), "multipart/form-data", 400),
-        (form(b"x", purpose="batch"), f"multipart/form-data; boundary={'b' * 300}", 400),
-        (form(b"x", purpose="fine-tune"), FORM[1], 400),
-        (form(b"x"), FORM[1], 400),
-        (form(b"", purpose="batch"), FORM[1], 400),
-        (form(b"x", purpose="batch", colour="red"), FORM[1], 400),
-        (form(b"x", purpose="b" * 2000), FORM[1], 400),
-        (form(b"x", purpose="batch")[:-20], FORM[1], 400),
-        (form(b"x", **{f"field{number}": "" for number in range(20)}), FORM[1], 400),
-        (form(b"x", purpose="batch").replace(b"content-type: text/plain", b"x-long: " + b"x" * 9000), FORM[1], 400),
-        (form(b"x", purpose="batch").replace(b"content-disposition: form-data; ", b"", 1), FORM[1], 400),
-        (form(b"x", purpose="batch").replace(b"batch", b"\xff"), FORM[1], 400),
-        (form(b"x" * 2000, purpose="batch"), FORM[1], 413),
-        (form(b"x", purpose="batch", **{"expires_after[anchor]": "created_at"}), FORM[1], 400),
-        (form(b"x", purpose="batch", **{"expires_after[anchor]": "created_at", "expires_after[seconds]": "1"}), FORM[1], 400),
-    ],
-)
-def test_what_is_no_form_with_a_file_is_refused_and_leaves_nothing(tmp_path: Path, body: bytes, header: str, status: int) -> None:
-    async def scenario(one: World) -> None:
-        refused = await one.form(body, "/v1/files", ("content-type", header))
-        assert refused.status == status, refused.body
-        assert refused.json()["error"]["message"]
-        assert list((one.folder / "files").iterdir()) == [] and (await one.get("/v1/files")).json()["data"] == []
-
-    play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", max_file=1000))
-
-
-@pytest.mark.fault("G04")
-@pytest.mark.parametrize(
-    ("body", "param", "message"),
-    [
-        (form(b"x").replace(b"in.jsonl", b"\xff"), None, "The body is not valid multipart/form-data: Segment header failed to decode."),
-        (form(b"x", purpose="batch").replace(b'; name="purpose"', b""), None, "Each part of the form must have a name."),
-        (form(b"x", purpose="batch").replace(b"--a-boundary--", b"") + form(b"x", purpose="batch"), "purpose", "'purpose' must come once."),
-        (form(b"x", purpose="b" * 2000), "purpose", "'purpose' must be at most 1024 bytes."),
-        (form(b"x", purpose="batch").replace(b"batch", b"\xff"), "purpose", "'purpose' must be UTF-8."),
-        (form(b"x", purpose="batch", **{"\u00e9" * 99: ""}), r"\xe9" * 14 + "..", None),
-        (
-            form(b"x", **{f"field{number}": "" for number in range(20)}),
-            None,
-            "The form must have at most 8 parts, and headers of at most 4096 bytes.",
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_form_is_said_by_its_fields_name_and_with_nothing_of_the_code(
-    tmp_path: Path, body: bytes, param: str | None, message: str | None
-) -> None:
-    async def scenario(one: World) -> None:
-        error = (await one.form(body)).json()["error"]
-        assert (error["param"], error["message"]) == (param, message or f"'{param}' is not a field of this form.")
-
-    play(tmp_path, scenario)
-
-
-@pytest.mark.parametrize("size", [1, 7, 100_000])
-def test_a_form_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
-    data = jsonl(line("a\r\n--a-bound"), line("b")) + b"\r\n--a-boundar\r\n" * 50
-
-    async def scenario(one: World) -> None:
-        whole = form(data, purpose="batch")
-        made = await one.form([whole[at : at + size] for at in range(0, len(whole), size)])
-        assert (made.status, made.json()["bytes"]) == (200, len(data))
-        assert (await one.get(f"/v1/files/{made.json()['id']}/content")).body == data
-
-    play(tmp_path, scenario)
-
-
-def test_nothing_of_a_large_file_is_held_in_memory(tmp_path: Path) -> None:
-    piece = b"x" * 65_536
-
-    async def scenario(one: World) -> None:
-        head, _, tail = form(b"DATA", purpose="batch").partition(b"DATA")
-        count = 0
-
-        async def receive() -> Message:
-            nonlocal count
-            count += 1
-            body = head if count == 1 else tail if count == 1002 else piece
-            return {"type": "http.request", "body": body, "more_body": count < 1002}
-
-        sent: list[Message] = []
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/files",
-            "headers": [(name.encode(), value.encode()) for name, value in (FORM,)],
-        }
-        tracemalloc.start()
-        await one.app(scope, receive, send)
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert sent[0]["status"] == 200 and json.loads(sent[1]["body"])["bytes"] == 1000 * len(piece)
-        assert most < 8 * 1024 * 1024
-
-    play(tmp_path, scenario)
-
-
 class Slow:
     """An upload whose file comes a piece at a time, when it may; the download of one is as slow."""
 
@@ -275,29 +166,6 @@ def test_files_that_come_or_go_slowly_are_few_and_leave_others_their_places(tmp_
     play(tmp_path, scenario, api_keys=tuple("abcde"))
 
 
-@pytest.mark.fault("B22")
-def test_an_upload_of_a_byte_now_and_then_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "BODY_S", 0.1)
-
-    async def scenario(one: World) -> None:
-        body, statuses = form(b"x" * 5000, purpose="batch"), list[int]()
-
-        async def send(message: Message) -> None:
-            statuses.extend([message["status"]] if "status" in message else [])
-
-        async def receive() -> Message:
-            nonlocal body
-            await asyncio.sleep(0.01)
-            piece, body = body[:1], body[1:]
-            return {"type": "http.request", "body": piece, "more_body": bool(body)}
-
-        scope = {"type": "http", "method": "POST", "path": "/v1/files", "headers": [(FORM[0].encode(), FORM[1].encode())]}
-        await one.app(scope, receive, send)
-        assert statuses == [408]
-
-    play(tmp_path, scenario)
-
-
 @pytest.mark.fault("F11")
 def test_pages_of_other_sites_may_not_upload(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
@@ -345,6 +213,41 @@ def test_a_key_may_keep_only_so_much(tmp_path: Path) -> None:
     async def scenario(one: World) -> None:
         assert [(await one.upload(b"x" * 600)).status for _ in range(2)] == [200, 400]
         assert len(list((one.folder / "files").iterdir())) == 1
+
+    play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", max_stored=1000))
+
+
+def test_a_key_may_keep_only_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_FILES", 2)
+
+    async def scenario(one: World) -> None:
+        *taken, refused = [await one.upload(b"x") for _ in range(3)]
+        assert [answer.status for answer in (*taken, refused)] == [200, 200, 400]
+        assert "a key may have 2 files" in refused.json()["error"]["message"]
+
+    play(tmp_path, scenario)
+
+
+def test_an_upload_that_no_longer_fits_when_it_is_there_leaves_nothing(tmp_path: Path) -> None:
+    """Another one has come to its end since it began."""
+    head, _, tail = form(b"DATA", purpose="batch").partition(b"DATA")
+
+    async def scenario(one: World) -> None:
+        pieces, statuses = [head, b"x" * 600 + tail], list[int]()
+
+        async def receive() -> Message:
+            if len(pieces) == 1:
+                assert (await one.upload(b"y" * 600)).status == 200
+            return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+        async def send(message: Message) -> None:
+            statuses.extend([message["status"]] if "status" in message else [])
+
+        scope = {"type": "http", "method": "POST", "path": "/v1/files", "headers": [(FORM[0].encode(), FORM[1].encode())]}
+        await one.app(scope, receive, send)
+        assert statuses == [400]
+        (file,) = (await one.get("/v1/files")).json()["data"]
+        assert [path.name for path in (one.folder / "files").iterdir()] == [file["id"]]
 
     play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", max_stored=1000))
 

@@ -80,6 +80,7 @@ def test_each_model_has_its_own_labels_and_every_series_starts_at_zero() -> None
     _, series = parsed(telemetry.scrape({"one": HEALTH, "two": Health(State.LOADING)}))
     one, two = by_model(series, "one"), by_model(series, "two")
     assert one.keys() == two.keys()
+    assert (one["quintet:replicas"], two["quintet:replicas"]) == (1, 0), "one that loads takes no work"
     assert (one["vllm:prompt_tokens_total"], two["vllm:prompt_tokens_total"]) == (0, 5)
     assert (one["vllm:num_requests_running"], two["vllm:num_requests_running"]) == (3, 0)
     assert (one["vllm:iteration_tokens_total_count"], two["vllm:iteration_tokens_total_count"]) == (7, 0)

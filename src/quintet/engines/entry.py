@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import enum
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from quintet.backends.base import Backend, Health, Pages, State
+from quintet.backends.base import Backend, Health, State
 from quintet.engines.adapters import LoraConfig
 from quintet.errors import CLOSING, EngineFailed, Overloaded
 from quintet.executor import FairExecutor
@@ -254,6 +254,6 @@ class Entry:
         if self.backend is not None:
             await self.backend.close()
         if self.backend is not None:
-            self._past = replace(self.health(), state=State.CLOSED, progress=0.0, running=0, waiting=0, pages=Pages())
+            self._past = self.health()
             self.backend = self._preparer = None
         self.phase = Phase.UNLOADED

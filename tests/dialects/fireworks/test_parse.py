@@ -10,6 +10,7 @@ import pytest
 from tests.dialects.requests import MINIMAL
 
 from quintet.dialects.base import Identity, Parsed
+from quintet.dialects.fireworks import images
 from quintet.dialects.fireworks.dialect import Fireworks
 from quintet.dialects.fireworks.wire import Options, Shape
 from quintet.errors import BadRequest
@@ -252,6 +253,16 @@ def test_what_mirostat_stands_for_is_named() -> None:
     assert parse(mirostat_target=4, top_k=0, top_p=1, min_p=0, typical_p=1).unheeded == ()
     assert parse(top_k=50, top_p=0.9).unheeded == ()
     assert parse(mirostat_target=4, top_k=50, temperature=0).unheeded == (), "greedy is greedy with or without either"
+
+
+def test_data_urls_are_counted_however_their_scheme_is_written_and_other_urls_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MOST_BASE64", 60)
+    url, link = "data:image/png;base64,AAAAAAAA", "https://example.org/" + "a" * 100
+    assert len(url) == 30
+    assert len(parse(images=[url, url[:-1], link]).request.images[0]) == 3
+    for several in ([url, url], [url, url.replace("data", "DATA")]):
+        with pytest.raises(BadRequest, match="must be less than 60 bytes of data URLs in all"):
+            parse(images=several)
 
 
 def test_fields_of_other_providers_are_named_and_have_no_effect() -> None:

@@ -101,6 +101,16 @@ def test_the_first_event_and_no_other_tells_how_long_its_sequence_waited() -> No
     assert waited == {(0, 0): [1.0, 0.0, 0.0], (1, 0): [4.0, 0.0, 0.0, 0.0], (1, 1): [4.0, 0.0, 0.0, 0.0], (2, 0): [0.0]}
 
 
+@pytest.mark.parametrize(("echo", "steps", "waited"), [(False, 1, [1.0]), (False, 2, [1.0, 0.0]), (True, 1, [1.0] + [0.0] * 12)])
+def test_an_end_tells_how_long_its_sequence_waited_where_no_event_before_it_has(echo: bool, steps: int, waited: list[float]) -> None:
+    simulation = Simulation(batch_tokens=8)
+    simulation.add(0, prepared(TEXT[:12], 4, echo=echo))
+    for _ in range(steps):
+        simulation.step()
+    simulation.abort(0)
+    assert [event.waited for event in simulation.events[0, 0]] == waited
+
+
 @pytest.mark.fault("C11")
 def test_an_abort_of_something_that_ended_or_never_was_changes_nothing() -> None:
     simulation = Simulation()
