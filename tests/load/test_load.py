@@ -122,6 +122,7 @@ def test_usage_that_cannot_be_read_is_none() -> None:
 def test_a_failure_is_told(answer: bytes, error: str) -> None:
     trace = received(answer)
     assert (trace.error, trace.good) == (error, False)
+    assert len(trace.times) == (b"event-stream" in answer and event("a") in answer), "only what a stream had sent has a time"
     assert trace.failure in ("status 429", "broke off", "error in the stream", "no completion", "no HTTP", "no answer")
 
 

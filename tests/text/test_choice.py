@@ -11,7 +11,7 @@ import pytest
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
 from quintet.prediction import Predicted
 from quintet.text.choice import Choice
-from quintet.text.entries import Echo
+from quintet.text.entries import Echo, Entries, Scores
 from quintet.text.labels import Labels
 from quintet.text.stop import compile_stops
 from quintet.thinking import Thinking
@@ -152,8 +152,8 @@ def test_characters_that_never_complete_take_linear_work(stops: list[str]) -> No
 def test_a_control_token_whose_text_is_a_stop_string_ends_the_choice(include: bool, logprobs: bool) -> None:
     """It has no text in which the string could be found. Where the text is to contain what ended it, it contains that."""
 
-    def ended(*events: TokenEvent, min_tokens: int = 0) -> tuple[str, Finish, str]:
-        rest = {"logprobs": logprobs, "patterns": compile_stops(["</s>"]), "include": include, "seed": 9, "labels": LABELS}
+    def ended(*events: TokenEvent, min_tokens: int = 0, stops: Iterable[str] = ("</s>",)) -> tuple[str, Finish, str]:
+        rest = {"logprobs": logprobs, "patterns": compile_stops(stops), "include": include, "seed": 9, "labels": LABELS}
         to = Choice(0, start=0, echo=None, stop_tokens={EOS: "</s>"}, min_tokens=min_tokens, **rest)  # type: ignore[arg-type]
         told = feed(to, events)
         done = told[-1]
@@ -167,6 +167,9 @@ def test_a_control_token_whose_text_is_a_stop_string_ends_the_choice(include: bo
     assert ended(token(A), token(LESS), token(EOS)) == (f"a<{named}", Finish.STOP, "</s>"), "what was held back comes before it"
     assert ended(token(A), token(E1), token(EOS)) == (f"a\ufffd{named}", Finish.STOP, "</s>")
     assert ended(token(EOS), token(A, finish=Finish.LENGTH), min_tokens=2) == ("a", Finish.LENGTH, "")
+    assert ended(token(A), token(EOS), min_tokens=2) == (f"a{named}", Finish.STOP, "</s>")
+    broken = "\ufffd" if include else ""
+    assert ended(token(A), token(E1), token(EOS), stops=("</s>", "\ufffd")) == (f"a{broken}", Finish.STOP, "\ufffd"), "it came before"
     own = (f"a{named}", Finish.STOP, "</s>") if include else ("a", Finish.EOS, "")
     assert ended(token(A), token(EOS, finish=Finish.EOS)) == own, "the model's own end is told as that"
 
@@ -270,6 +273,16 @@ def test_all_samples_of_a_prompt_have_the_same_entries_and_not_copies_of_them() 
     assert len({id(delta.tokens) for delta in deltas if isinstance(delta, ChoiceDelta)}) == 1
 
 
+def test_scores_are_of_tokens_as_they_are_called_alone_and_the_same_for_every_sample() -> None:
+    scores = Scores(LABELS)
+    scores.add(token(A, None, prompt=True))
+    scores.add(token(EOS, -1.0, top=((B, -0.5), (EOS, -1.0)), prompt=True))
+    first, second = scores.tokens
+    assert (first.text, first.logprob, first.top) == ("a", None, ())
+    assert (second.text, second.logprob, second.top) == ("</s>", -1.0, ((B, "b", -0.5), (EOS, "</s>", -1.0)))
+    assert scores.tokens is scores.tokens
+
+
 def test_control_tokens_have_names_of_their_own_in_lists_and_are_written_out_in_an_echo_of_ids() -> None:
     other = len(PIECES) + 1
     labels = Labels([*PIECES, b"", b""], {EOS: "</s>", other: "<|im_end|>"}.get)  # type: ignore[arg-type]
@@ -285,6 +298,7 @@ def test_a_token_that_the_vocabulary_does_not_write_is_called_by_its_id_and_all_
     assert Labels([b"a", b""]).alone(1) == "token_id:1"
     named = Labels([b"a", b""], lambda _: "</s>", as_ids=True)
     assert [named.alone(0), named.alone(1), named.of(0, b"a"), Labels([b"a"]).of(0, b"a")] == ["token_id:0", "token_id:1", "token_id:0", ""]
+    assert (Entries(0, named).add(token(0), "a").label, Entries(0, LABELS).add(token(A), "a").label) == ("token_id:0", "a")
     assert Labels([b" a"], lambda _: "\u0120a").of(0, b"") == " a", "an ordinary token that ended the text"
 
 
@@ -297,6 +311,7 @@ def test_what_is_cut_off_is_neither_thinking_nor_predicted() -> None:
         made = Choice(0, start=0, echo=None, thinking=thinking, prediction=Predicted([A, B, A, A, B, B]), **rest)  # type: ignore[arg-type]
         feed(made, [token(one) for one in (A, B, A, MORE_C, LESS, A, B, B)[:tokens]])
         made.cut(cut)
+        assert made.done
         return made.completion_tokens, made.reasoning_tokens, made.predicted
 
     assert counted(8, 3) == counted(3, 3) == (3, 3, (3, 3))

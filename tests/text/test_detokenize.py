@@ -28,6 +28,13 @@ def test_each_piece_gives_what_it_makes_final(pieces: list[bytes], texts: list[s
     assert [detokenizer.feed(piece) for piece in pieces] == texts
 
 
+def test_the_first_and_last_characters_of_each_length_and_lead_arrive_whole() -> None:
+    places = (0, 0x7F, 0x80, 0x7FF, 0x800, 0xFFF, 0x1000, 0xCFFF, 0xD000, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x3FFFF, 0x40000, 0x10FFFF)
+    for text in map(chr, places):
+        detokenizer, data = Detokenizer(), text.encode()
+        assert [detokenizer.feed(data[at : at + 1]) for at in range(len(data))] == [""] * (len(data) - 1) + [text]
+
+
 def test_unfinished_bytes_at_the_end_are_one_replacement_character() -> None:
     detokenizer = Detokenizer()
     assert detokenizer.feed(b"a\xf0\x9f\x98") == "a"
