@@ -37,6 +37,30 @@ def test_a_guesser_behind_a_shared_address_keeps_nobody_out_who_has_a_generated_
     assert not locked(lockout, "elsewhere", CHOSEN)
 
 
+def test_a_chosen_key_that_was_used_from_an_address_is_let_in_there_and_another_is_not() -> None:
+    lockout = guessed("office", MOST_FAILURES - 1)
+    for _ in range(3):
+        assert not locked(lockout, "office", CHOSEN), "a right one is no try"
+    assert [locked(lockout, "office", None) for _ in range(2)] == [False, True]
+    assert not locked(lockout, "office", CHOSEN)
+    assert locked(lockout, "office", Key(b"\3" * 32))
+
+
+def test_an_address_that_waits_may_try_again_at_the_rate_that_it_is_told_and_never_more_at_once() -> None:
+    now = 0.0
+    lockout = Lockout(lambda: now)
+
+    def tried() -> int:
+        return [locked(lockout, "a", None) for _ in range(2 * MOST_FAILURES)].index(True)
+
+    assert tried() == MOST_FAILURES
+    with pytest.raises(TooManyRequests) as refused:
+        lockout.require("a", None)
+    for after, more in ((0.9, 0), (0.1, 1), (2.5, 2), (0.5, 1), (1000.0, MOST_FAILURES)):
+        now += after * refused.value.retry_after
+        assert tried() == more
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
@@ -61,3 +85,13 @@ def test_the_memory_for_addresses_is_bounded() -> None:
     for number in range(2 * MOST_ADDRESSES):
         lockout.require(str(number), None)
     assert len(lockout._records) == MOST_ADDRESSES
+
+
+def test_the_address_that_tried_nothing_for_the_longest_time_is_forgotten() -> None:
+    lockout = guessed("early")
+    lockout.require("idle", None)
+    assert locked(lockout, "early", None)
+    for number in range(MOST_ADDRESSES - 1):
+        lockout.require(str(number), None)
+    assert "idle" not in lockout._records
+    assert locked(lockout, "early", None)
