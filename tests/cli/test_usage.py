@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from quintet.cli.app import app
 from quintet.config import LedgerConfig
 from quintet.errors import QuintetError
+from quintet.ledger.report import as_table
 from quintet.ledger.rows import Row, State
 from quintet.ledger.store import Store
 
@@ -56,6 +57,10 @@ def test_a_table_for_people(ledger: Path) -> None:
     ]
 
 
+def test_in_a_table_who_has_no_key_is_a_dash() -> None:
+    assert as_table(("key", "day"), [("", "1970-01-01", 0, 0, 0, 0, 0, 0)]).splitlines()[1].split()[:2] == ["-", "1970-01-01"]
+
+
 def test_csv_and_json_tell_the_same(ledger: Path) -> None:
     words = "--ledger", ledger, "--by", "day,key"
     told = list(csv.DictReader(io.StringIO(usage(*words, "--format", "csv").output)))
@@ -84,6 +89,8 @@ def test_only_what_arrived_in_a_time_and_by_a_key(ledger: Path) -> None:
     assert requests("--until", "1970-01-02") == 1
     assert requests("--since", "1970-01-02T01:00") == requests("--since", "1970-01-02T02:00+01:00") == 1
     assert requests("--since", "1970-01-02", "--until", "1970-01-02T00:30") == 1
+    assert requests("--since", "1970-01-01") == 3
+    assert (requests("--until", "1970-01-01"), requests("--until", "1970-01-02T01:00")) == (0, 2), "at that moment is after it"
     assert (requests("--key", ADA), requests("--key", "ffffffff")) == (2, 0)
 
 

@@ -170,6 +170,9 @@ def test_a_budget_never_comes_back_and_whoever_waits_for_what_is_held_may_ask_ag
     with pytest.raises(OverLimit) as caught:
         limiter.open(alice).reserve(41)
     assert caught.value.wait == 1
+    with pytest.raises(OverLimit) as caught:
+        limiter.open(alice).reserve(100)
+    assert caught.value.wait == 1, "all of it, if nothing of what is held is used"
     lease.settle(60)
     clock.now += 1e9
     with pytest.raises(OverLimit, match="budget does not suffice") as caught:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quintet.listen.crowd import GRACE_S, SPARE, Crowd
-from quintet.listen.limits import KEPT, MOST, most_connections
+from quintet.listen.limits import KEPT, MOST, most_connections, raise_descriptors
 from quintet.listen.sockets import ListenError
 
 pytestmark = pytest.mark.fault("B22")
@@ -123,3 +125,26 @@ def test_connections_leave_descriptors_for_the_rest() -> None:
         most_connections(833, 1024)
     with pytest.raises(ListenError, match="ulimit -n"):
         most_connections(None, KEPT + SPARE)
+
+
+INFINITE = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "raised", "had"),
+    [
+        (1024, 4096, [(4096, 4096)], 4096),
+        (1024, 1 << 20, [(65536, 1 << 20)], 65536),
+        (1024, INFINITE, [(65536, INFINITE)], 65536),
+        (4096, 4096, [], 4096),
+        (1 << 20, 1 << 20, [], 1 << 20),
+        (INFINITE, INFINITE, [], 65536),
+    ],
+)
+def test_descriptors_are_raised_as_far_as_is_allowed_and_sensible_and_never_lowered(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, raised: list[tuple[int, int]], had: int
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: told.append(limits))
+    assert (raise_descriptors(), told) == (had, raised)
