@@ -33,7 +33,7 @@ class Chunks:
             self._trailers = not size
             end = line.end() + (size + _BREAK_BYTES if size else 0)
         if not self._trailers:
-            self._left = max(0, end - most)
-            return min(end, most)
+            self._left = end - most
+            return most
         found = data.find(END, max(0, end - OVERLAP), most)
         return found + len(END) if found >= 0 else most
