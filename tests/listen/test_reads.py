@@ -45,3 +45,28 @@ def test_a_megabyte_that_is_there_at_once_comes_in_small_pieces_and_the_end_afte
         sizes = runner.run(go())
     assert sum(sizes) == 1 << 20
     assert max(sizes) <= READ_BYTES
+
+
+def test_what_a_transport_tells_beside_data_is_passed_on() -> None:
+    told: list[object] = []
+
+    class Told(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            told.append(transport)
+
+        def pause_writing(self) -> None:
+            told.append("pause")
+
+        def resume_writing(self) -> None:
+            told.append("resume")
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            told.append(exc)
+
+    transport, lost = asyncio.Transport(), ConnectionResetError()
+    reads = Reads(Told(), bytearray(READ_BYTES))
+    reads.connection_made(transport)
+    reads.pause_writing()
+    reads.resume_writing()
+    reads.connection_lost(lost)
+    assert told == [transport, "pause", "resume", lost]
