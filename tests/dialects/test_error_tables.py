@@ -41,6 +41,7 @@ from quintet.errors import (
     UnsupportedMedia,
     WrongHost,
 )
+from quintet.quota import DAY, Meter, Unit
 
 CODES = (
     "invalid_value",
@@ -59,6 +60,7 @@ ERRORS: tuple[Exception, ...] = (
     *(MethodNotAllowed("no"), BodyTooLarge("no"), UnsupportedMedia("no"), HeadTooLarge("no", 414), HeadTooLarge("no", 431)),
     *(SlowBody("no"), IdempotencyConflict("no", 422), IdempotencyConflict("no", 409), TooManyRequests("no")),
     *(Overloaded("no"), Loading("no"), DeadlineExceeded("no"), EngineFailed("no"), RuntimeError("not ours")),
+    *(OverLimit(Meter(unit, window, 9, 0, 1.0), 1, 1.0) for unit, window in ((Unit.REQUESTS, DAY), (Unit.TOKENS, DAY), (Unit.TOKENS, 0.0))),
 )
 ONE = {
     "together": (UnsafePrompt("prompt", "judged unsafe"),),
@@ -90,9 +92,8 @@ def test_every_answer_that_is_an_error_has_its_row(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROVIDERS)
 def test_no_row_is_of_an_answer_that_there_is_not(name: str) -> None:
-    """``insufficient_quota`` comes of a key's budget, see ``test_limits.py``."""
     dialect = PROVIDERS[name].dialect
-    answers = {told(dialect, error) for error in (*ERRORS, *ONE.get(name, ()))} | {(429, "insufficient_quota")}
+    answers = {told(dialect, error) for error in (*ERRORS, *ONE.get(name, ()))}
     for statuses, codes in rows(name):
         assert statuses <= {status for status, _ in answers}
         assert codes - {"invalid_request_error", "invalid_body"} <= {code for status, code in answers if status in statuses} | types(name)
@@ -119,4 +120,4 @@ def test_no_kind_of_error_is_missing_here() -> None:
 
     ours = {kind for base in (RequestError, ServerError) for kind in kinds(base) if kind.__module__ == QuintetError.__module__}
     given = {type(error) for error in (*ERRORS, *(one for more in ONE.values() for one in more))}
-    assert ours - given == {RequestError, ServerError, OverLimit}, "bases, and one that has its dialects' own words"
+    assert ours - given == {RequestError, ServerError}, "bases"
