@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
+import pytest
 from scripts.site_links import outside, rewritten, with_pipes
 
 ROOT = Path(__file__).parents[2]
@@ -26,6 +28,15 @@ def test_links_out_of_the_docs_become_what_they_name() -> None:
 def test_pipes_in_the_code_of_tables_are_shown_without_the_escape_that_github_needs() -> None:
     assert with_pipes("| `--kv-type f16\\|q8` | ``a\\|b`` | a \\| b |") == "| `--kv-type f16|q8` | ``a|b`` | a \\| b |"
     assert with_pipes("as `a\\|b` in a text") == "as `a\\|b` in a text"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_tables_and_lists_stand_by_themselves_or_the_site_takes_them_and_what_is_beside_them_for_one(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for one, other in itertools.pairwise(text.splitlines()):
+        apart = "" in (one, other) or "<!-- " in f"{one}{other}"
+        assert apart or one.startswith("|") == other.startswith("|"), other
+        assert apart or not other.startswith("- ") or one.startswith(("- ", "  ")), other
 
 
 def test_colours_of_our_own_are_defined_in_the_light_and_in_the_dark() -> None:
