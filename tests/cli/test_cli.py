@@ -120,6 +120,7 @@ Command = Callable[..., tuple[int, str, str]]
         (["serve", "toy", "--admin-key", ""], "error: --admin-key must be printable ASCII without spaces, and not empty."),
         (["serve", "--port", "0", "--kv-cache", "1000TB"], "error: --kv-cache of 1000.0 TB is more than this machine's memory"),
         (["serve", "=smollm2", "--port", "0"], "error: a model is written REFERENCE or NAME=REFERENCE, got '=smollm2'."),
+        (["serve", "mine=", "--port", "0"], "error: a model is written REFERENCE or NAME=REFERENCE, got 'mine='."),
         (["serve", "toy", "--port", "9", "--admin-listen", "127.0.0.1:9"], "error: --admin-listen must be another place than --host and"),
         (["serve", "toy", "--prefix-cache-dir", __file__], f"error: --prefix-cache-dir cannot be used: {__file__}: File exists."),
         (["show", "toy"], "error: the toy model has no file: there is nothing to fetch or to describe."),

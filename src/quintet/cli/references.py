@@ -18,10 +18,10 @@ def split(text: str) -> tuple[str, str]:
     """The name, empty if there is none, and the reference. What begins like a path or a hub reference is one as a whole.
 
     Raises:
-        OptionError: an equals sign without a name before it.
+        OptionError: an equals sign without a name before it or a reference behind it.
     """
     name, equals, reference = text.partition("=")
-    if equals and not name:
+    if equals and not (name and reference) and not text.startswith(_WHOLE):
         raise OptionError(f"a model is written REFERENCE or NAME=REFERENCE, got {shorten(text)}.")
     return (name, reference) if equals and not text.startswith(_WHOLE) else ("", text)
 
