@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 from quintet.errors import BadRequest, shorten
 from quintet.request import IMAGE_MARK, Image, Prompt
@@ -25,11 +26,11 @@ class Given:
 
     Args:
         images: one list, or a list for each prompt.
-        apart: it is lists.
+        by_prompt: the client has dealt them out to the prompts itself.
     """
 
     images: tuple[tuple[Image, ...], ...] = ()
-    apart: bool = False
+    by_prompt: bool = False
 
 
 NONE = Given()
@@ -45,18 +46,21 @@ class Images:
     def read(self, name: str, value: object) -> Given:
         if not isinstance(value, list):
             raise _wrong(name, "an array of strings, or of arrays of strings", value)
-        for at, one in enumerate(value):
-            if not isinstance(one, str | list):
-                raise _wrong(f"{name}[{at}]", "a string, or an array of strings", one)
-        apart = bool(value) and isinstance(value[0], list)
-        lists = [(f"{name}[{at}]", one) for at, one in enumerate(value)] if apart else [(name, value)]
-        images = tuple(tuple(_listed(*one)) for one in lists)
-        count, size = sum(map(len, images)), sum(len(one.url) for some in images for one in some if one.url[:5].lower() == "data:")
+        for at, item in enumerate(value):
+            if not isinstance(item, str | list):
+                raise _wrong(f"{name}[{at}]", "a string, or an array of strings", item)
+        by_prompt = bool(value) and isinstance(value[0], list)
+        if by_prompt:
+            images = tuple(tuple(_listed(f"{name}[{at}]", urls)) for at, urls in enumerate(value))
+        else:
+            images = (tuple(_listed(name, value)),)
+        count = sum(map(len, images))
+        size = sum(len(image.url) for image in chain.from_iterable(images) if _is_data(image.url))
         if count > MOST:
             raise BadRequest(name, f"must be at most {MOST} images", f"{count} images")
         if size >= MOST_BASE64:
             raise BadRequest(name, f"must be less than {MOST_BASE64} bytes of data URLs in all", f"{size} bytes")
-        return Given(images, apart) if count else NONE
+        return Given(images, by_prompt) if count else NONE
 
 
 def by_prompt(given: Given, prompts: Sequence[Prompt]) -> tuple[tuple[Image, ...], ...]:
@@ -67,7 +71,7 @@ def by_prompt(given: Given, prompts: Sequence[Prompt]) -> tuple[tuple[Image, ...
     Raises:
         BadRequest: they do not fit the prompts.
     """
-    if given.apart:
+    if given.by_prompt:
         if len(given.images) != len(prompts):
             raise BadRequest("images", "must have a list for each prompt", f"{len(given.images)} for {len(prompts)}")
         return given.images
@@ -80,8 +84,8 @@ def by_prompt(given: Given, prompts: Sequence[Prompt]) -> tuple[tuple[Image, ...
     if sum(places) != len(images):
         # Page: "the number of images provided should match the number of '<image>' special token in the prompt".
         raise BadRequest("images", f"must be as many as there are {IMAGE_MARK} in the prompts", f"{len(images)} for {sum(places)}")
-    ends = [sum(places[: at + 1]) for at in range(len(places))]
-    return tuple(images[end - count : end] for end, count in zip(ends, places, strict=True))
+    remaining = iter(images)
+    return tuple(tuple(islice(remaining, count)) for count in places)
 
 
 def _listed(name: str, value: object) -> Iterator[Image]:
@@ -95,9 +99,13 @@ def _listed(name: str, value: object) -> Iterator[Image]:
             raise BadRequest(
                 param, "must be a data URL such as data:image/png;base64,... or an http or https URL", f"{len(url)} characters"
             )
-        if url[:5].lower() != "data:" and len(url) > MOST_URL:
+        if not _is_data(url) and len(url) > MOST_URL:
             raise BadRequest(param, f"must be at most {MOST_URL} characters, or a data URL", f"{len(url)} characters")
         yield Image(url, param)
+
+
+def _is_data(url: str) -> bool:
+    return url[:5].lower() == "data:"  # the rest may be megabytes
 
 
 def _wrong(name: str, wanted: str, value: object) -> BadRequest:
