@@ -70,7 +70,7 @@ class Beyond:
         self._scores: tuple[Sequence[TokenText], msgspec.Raw] | None = None  # those of the last prompt, which its samples share
 
     def feed(self, event: Event) -> list[bytes]:
-        if self._take(event):
+        if self._learn(event):
             return []
         chunks = self._inner.feed(event)
         if isinstance(event, ChoiceDelta) and not (self._shown.token_ids or self._shown.usage):
@@ -80,13 +80,13 @@ class Beyond:
         return [self._chunk(chunk) for chunk in chunks]
 
     def add(self, event: Event) -> None:
-        if not self._take(event):
+        if not self._learn(event):
             self._inner.add(event)
 
     def body(self) -> Iterator[bytes]:
         for at, part in enumerate(self._inner.body()):
             if 0 < at <= len(self._choices):
-                yield b"%b,%b" % (part[:-1], encode(self._told(self._choices[at - 1]))[1:])
+                yield b"%b,%b" % (part[:-1], encode(self._of_body(self._choices[at - 1]))[1:])
             else:
                 yield part
 
@@ -96,8 +96,8 @@ class Beyond:
     def headers(self, events: Sequence[Event]) -> Headers:
         return self._inner.headers(events)
 
-    def _take(self, event: Event) -> bool:
-        """Learn from an event; True if it is not for the renderer inside, which has not asked for the prompt."""
+    def _learn(self, event: Event) -> bool:
+        """Keep what an event says of its choice; True if it is not for the renderer inside, which has not asked for the prompt."""
         match event:
             case ChoiceDelta(index, _, tokens, prompt, scores):
                 choice = self._choices[index]
@@ -115,25 +115,28 @@ class Beyond:
         return False
 
     def _chunk(self, chunk: bytes) -> bytes:
-        made: dict[str, Any] = msgspec.json.decode(chunk)
-        padded = made.pop("obfuscation", None) is not None
-        for one in made.get("choices", ()):
-            choice = self._choices[one["index"]]
+        """A chunk of the renderer inside, with what its choices have beyond it."""
+        written: dict[str, Any] = msgspec.json.decode(chunk)
+        padded = written.pop("obfuscation", None) is not None
+        for body in written.get("choices", ()):
+            choice = self._choices[body["index"]]
             # Together's chunks are one token each, if any, and some wait for the next.
-            told = int(made["token"]["id"] >= 0) if "token" in made else choice.untold
-            ids, choice.ids = choice.ids[:told], choice.ids[told:]
-            choice.untold -= told
-            choice.tokens += told
-            one.update(self._of_chunk(choice, ids, last=bool(one.get("finish_reason"))))
-            if one.get("finish_reason") and choice.done:
+            count = int(written["token"]["id"] >= 0) if "token" in written else choice.untold
+            ids, choice.ids = choice.ids[:count], choice.ids[count:]
+            choice.untold -= count
+            choice.tokens += count
+            last = bool(body.get("finish_reason"))
+            body.update(self._of_chunk(choice, ids, last=last))
+            if last and choice.done:
                 choice.tokens = max(choice.tokens, choice.done.tokens)  # a stop string's are not shown
-            if self._shown.usage and made.get("usage") is None:
+            if self._shown.usage and written.get("usage") is None:
                 # vLLM's source, continuous_usage_stats: of the prompt and this choice so far.
-                made["usage"] = Counts(choice.prompt_tokens, choice.tokens, choice.prompt_tokens + choice.tokens)
-        data = encode(made)
+                written["usage"] = Counts(choice.prompt_tokens, choice.tokens, choice.prompt_tokens + choice.tokens)
+        data = encode(written)
         return self._inner.pad(data) if padded and isinstance(self._inner, _Padded) else data
 
-    def _of_chunk(self, choice: _Choice, ids: list[int], last: bool) -> dict[str, Any]:
+    def _of_chunk(self, choice: _Choice, ids: list[int], *, last: bool) -> dict[str, Any]:
+        """What a chunk tells of its choice, each thing once."""
         told: dict[str, Any] = {}
         # vLLM, return_token_ids: "In streaming mode, prompt_token_ids is included only in the first chunk, and token_ids contains the
         # delta tokens for each chunk."
@@ -147,7 +150,7 @@ class Beyond:
             told["stop_reason"] = _stop_reason(choice.done)
         return told
 
-    def _told(self, choice: _Choice) -> dict[str, Any]:
+    def _of_body(self, choice: _Choice) -> dict[str, Any]:
         """What a JSON body tells of a choice."""
         told: dict[str, Any] = {"stop_reason": _stop_reason(choice.done)}
         if self._shown.token_ids:
@@ -175,9 +178,9 @@ def _position(token: TokenText) -> dict[str, dict[str, Any]] | None:
     """A prompt's token and its alternatives by their ids. vLLM tells the rank of any token; here it is known of the likeliest only."""
     if token.logprob is None:
         return None
-    ranks = {one: rank for rank, (one, _, _) in enumerate(token.top, 1)}
-    entries = {token.token: (token.label, token.logprob)} | {one: (label, logprob) for one, label, logprob in token.top}
+    ranks = {id_: rank for rank, (id_, _, _) in enumerate(token.top, 1)}
+    entries = {token.token: (token.label, token.logprob)} | {id_: (label, logprob) for id_, label, logprob in token.top}
     return {
-        str(one): {"logprob": max(logprob, FLOOR), "rank": ranks.get(one), "decoded_token": label}
-        for one, (label, logprob) in entries.items()
+        str(id_): {"logprob": max(logprob, FLOOR), "rank": ranks.get(id_), "decoded_token": label}
+        for id_, (label, logprob) in entries.items()
     }

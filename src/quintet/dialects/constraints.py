@@ -251,5 +251,10 @@ def _structured(members: Mapping[str, object]) -> Iterator[Guide]:
 def _named(fields: Sequence[tuple[Field[Any], GuideKind]], given: Mapping[str, object]) -> Iterator[Guide]:
     for field, kind in fields:
         if value := field.of(given):
-            text = "" if kind is GuideKind.JSON_OBJECT else json.dumps(value) if kind is GuideKind.CHOICE else value
-            yield Guide(kind, text, field.name)
+            yield Guide(kind, _guide_text(kind, value), field.name)
+
+
+def _guide_text(kind: GuideKind, value: Any) -> str:
+    if kind is GuideKind.JSON_OBJECT:
+        return ""
+    return json.dumps(value) if kind is GuideKind.CHOICE else str(value)

@@ -97,7 +97,7 @@ _CONTROLS: tuple[Field[Any], ...] = (
 )
 FIELDS = (*_CONTROLS, *constraints.FIELDS, *vllm.FIELDS)
 
-_SAME = {
+_OTHER_NAMES = {
     MIROSTAT.name: "mirostat_target",
     MIROSTAT_TAU.name: "mirostat_target",
     MIROSTAT_ETA.name: "mirostat_lr",
@@ -111,13 +111,13 @@ class Extensions:
 
     Args:
         own: the provider's fields.
-        stop_included: see ``vllm.beside``.
+        stop_included: see ``vllm.documented``.
     """
 
     def __init__(self, own: Sequence[Field[Any]], *, stop_included: bool = False) -> None:
         names = {field.name for field in own}
-        every = (*_CONTROLS, *constraints.FIELDS, *vllm.beside(names, stop_included))
-        self.fields = tuple(field for field in every if field.name not in names and _SAME.get(field.name) not in names)
+        every = (*_CONTROLS, *constraints.FIELDS, *vllm.documented(names, stop_included=stop_included))
+        self.fields = tuple(field for field in every if field.name not in names and _OTHER_NAMES.get(field.name) not in names)
         self._names = frozenset(field.name for field in self.fields) | (constraints.NOT_KEPT.keys() - names)
 
     def apply(self, raw: Mapping[str, object], request: CompletionRequest) -> CompletionRequest:
@@ -133,7 +133,7 @@ class Extensions:
         budget = THINKING_BUDGET.of(given)
         reasoning = request.reasoning if budget is None or budget < 0 else Reasoning(budget, THINKING_BUDGET.name)
         spelled = (("mirostat_target", MIROSTAT.name),) if MIROSTAT.of(given) else ()
-        made = replace(
+        extended = replace(
             request,
             sampling=self._sampling(given, request.sampling),
             reasoning=reasoning,
@@ -141,10 +141,11 @@ class Extensions:
             guide=constraints.constraint(given, request.guide),
             spelled=(*request.spelled, *spelled),
         )
-        return vllm.applied(given, options, made)
+        return vllm.applied(given, options, extended)
 
     def _sampling(self, given: Mapping[str, object], own: Sampling) -> Sampling:
         def of(field: Field[T], current: T) -> T:
+            """A control's value, unless the provider has it itself, which has set it then."""
             return field.of(given) if field.name in self._names else current
 
         tau, eta = MIROSTAT_TAU.of(given), MIROSTAT_ETA.of(given)

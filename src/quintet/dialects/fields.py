@@ -364,8 +364,8 @@ def _range(low: float | None, high: float | None) -> str:
 
 def _require_range(name: str, number: float, low: float | None, high: float | None, value: object) -> None:
     if (low is not None and number < low) or (high is not None and number > high):
-        bounds = _range(low, high)
-        raise BadRequest(name, f"must be {bounds if bounds.startswith('at ') else f'between {low} and {high}'}", shorten(value))
+        bounds = _range(low, high) if low is None or high is None else f"between {low} and {high}"
+        raise BadRequest(name, f"must be {bounds}", shorten(value))
 
 
 def unknown(fields: Iterable[Field[object]], body: Mapping[str, object]) -> tuple[str, ...]:

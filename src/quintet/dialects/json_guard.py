@@ -201,14 +201,19 @@ def _spell(path: _Path, most: int = 6) -> str:
         path, step = path
         steps.append(step)
     text = ""
-    for step in steps[: -most - 1 : -1]:
-        text += f"[{step}]" if isinstance(step, int) else f".{printable(step)}" if text else printable(step)
+    for step in steps[: -most - 1 : -1]:  # the innermost comes first in ``steps``
+        if isinstance(step, int):
+            text += f"[{step}]"
+        else:
+            text += f".{printable(step)}" if text else printable(step)
     return text
 
 
 def _spelled(value: float) -> str:
     """As JavaScript spells it, which is how it gets into a body (an overflowing literal such as 1e999 reads as Infinity)."""
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 def printable(name: str, limit: int = 60) -> str:

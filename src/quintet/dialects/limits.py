@@ -10,8 +10,8 @@ from quintet.quota import Meter, Unit
 
 def over_time(meters: Sequence[Meter], unit: Unit, window: float | None = None) -> Meter | None:
     """The limit on ``unit`` per ``window`` seconds; without a window, the one that least is left of. No budget: it never resets."""
-    found = [one for one in meters if one.unit is unit and one.window and window in (None, one.window)]
-    return min(found, key=lambda one: one.remaining, default=None)
+    fitting = [meter for meter in meters if meter.unit is unit and meter.window and window in (None, meter.window)]
+    return min(fitting, key=lambda meter: meter.remaining, default=None)
 
 
 def exhausted(error: Exception) -> Meter | None:
@@ -27,4 +27,6 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(millis, 60_000)
     hours, minutes = divmod(minutes, 60)
     shown = f"{rest / 1000:.3f}".rstrip("0").rstrip(".")
-    return f"{hours}h{minutes}m{shown}s" if hours else f"{minutes}m{shown}s" if minutes else f"{shown}s"
+    if hours:
+        return f"{hours}h{minutes}m{shown}s"
+    return f"{minutes}m{shown}s" if minutes else f"{shown}s"

@@ -90,7 +90,8 @@ def parse_tokenize(body: bytes) -> Tokenize:
 def _adds(raw: Mapping[str, object], llama: bool) -> bool:
     """Special tokens come around the text, as either name of that has it; the form's own name counts if both are there."""
     own, other = (ADD_SPECIAL, ADD_SPECIAL_TOKENS) if llama else (ADD_SPECIAL_TOKENS, ADD_SPECIAL)
-    return (other if raw.get(own.name) is None and raw.get(other.name) is not None else own).of(raw)
+    only_other = raw.get(own.name) is None and raw.get(other.name) is not None
+    return other.of(raw) if only_other else own.of(raw)
 
 
 def tokenized(asked: Tokenize, ids: Sequence[int], pieces: Sequence[bytes], spelling: Callable[[int], str], context: int) -> bytes:
@@ -99,15 +100,14 @@ def tokenized(asked: Tokenize, ids: Sequence[int], pieces: Sequence[bytes], spel
     Args:
         spelling: how the vocabulary writes a token.
     """
-    if asked.llama:
-        # Source, common_token_to_piece: control tokens are written out.
-        return encode(
-            {"tokens": [{"id": token, "piece": _piece(pieces[token] or spelling(token).encode())} for token in ids] if asked.texts else ids}
-        )
-    # vLLM's source, token_strs: ``tokenizer.convert_ids_to_tokens``, which gives tokens as the vocabulary writes them.
-    return encode(
-        {"count": len(ids), "max_model_len": context, "tokens": ids, "token_strs": [*map(spelling, ids)] if asked.texts else None}
-    )
+    if not asked.llama:
+        # vLLM's source, token_strs: ``tokenizer.convert_ids_to_tokens``, which gives tokens as the vocabulary writes them.
+        token_strs = [*map(spelling, ids)] if asked.texts else None
+        return encode({"count": len(ids), "max_model_len": context, "tokens": ids, "token_strs": token_strs})
+    if not asked.texts:
+        return encode({"tokens": ids})
+    # Source, common_token_to_piece: control tokens are written out.
+    return encode({"tokens": [{"id": token, "piece": _piece(pieces[token] or spelling(token).encode())} for token in ids]})
 
 
 def _piece(piece: bytes) -> str | list[int]:

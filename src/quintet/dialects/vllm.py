@@ -70,7 +70,7 @@ FIELDS: tuple[Field[Any], ...] = (
 )
 
 
-def beside(own: Container[str], stop_included: bool) -> tuple[Field[Any], ...]:
+def documented(own: Container[str], *, stop_included: bool) -> tuple[Field[Any], ...]:
     """``FIELDS`` as the docs have them beside a provider's own.
 
     Args:

@@ -74,7 +74,8 @@ class Logprobs(msgspec.Struct, gc=False):
         self.text_offset += other.text_offset
 
 
-_BROKEN = "\ufffd"
+_REPLACEMENT = "\ufffd"
+"""Stands in a label for bytes that are no whole character."""
 
 
 def shown_logprob(token: TokenText) -> float | None:
@@ -90,14 +91,14 @@ def top_map(token: TokenText) -> dict[str, float] | None:
     """
     if token.logprob is None:
         return None
-    made = {token.label: max(token.logprob, FLOOR)}
+    logprobs = {token.label: max(token.logprob, FLOOR)}
     for (id_, label, logprob), raw in zip(token.top, token.top_raw or repeat(b""), strict=False):
         value = FLOOR if logprob < FLOOR else logprob
-        if raw and id_ != token.token and (label in made or (_BROKEN in label and label.encode() != raw)):
+        if raw and id_ != token.token and (label in logprobs or (_REPLACEMENT in label and label.encode() != raw)):
             label = "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
-        if label not in made or value > made[label]:
-            made[label] = value
-    return made
+        if label not in logprobs or value > logprobs[label]:
+            logprobs[label] = value
+    return logprobs
 
 
 class PromptDetails(msgspec.Struct, gc=False):

@@ -25,11 +25,11 @@ def headers(meters: Sequence[Meter]) -> Headers:
     """Page: ``x-ratelimit-limit-requests-day: 1000000000``, ``x-ratelimit-remaining-requests-day: 999997455``,
     ``x-ratelimit-reset-requests-day: 33011.382867097855``, "Time (in seconds)", and the same of ``tokens-minute``.
     """
-    shown = [(name, one) for unit, window, name in _SHOWN if (one := over_time(meters, unit, window))]
-    return tuple(
-        (f"x-ratelimit-{what}-{name}", value)
-        for what, of in (("limit", _limit), ("remaining", _remaining), ("reset", _reset))
-        for name, value in ((name, of(one)) for name, one in shown)
+    shown = [(name, meter) for unit, window, name in _SHOWN if (meter := over_time(meters, unit, window))]
+    return (
+        *((f"x-ratelimit-limit-{name}", str(meter.limit)) for name, meter in shown),
+        *((f"x-ratelimit-remaining-{name}", str(meter.remaining)) for name, meter in shown),
+        *((f"x-ratelimit-reset-{name}", str(float(meter.reset))) for name, meter in shown),
     )
 
 
@@ -42,15 +42,3 @@ def worded(error: Exception) -> Fault:
     name = f"{meter.unit.value.capitalize()} per {meter.per} limit" if meter.per else f"{meter.unit.value.capitalize()} budget"
     never = f" {known.message}" if isinstance(error, OverLimit) and error.permanent else ""  # nothing need have been processed
     return replace(known, message=f"{name} exceeded - {why}.{never}", param="quota", code=code)
-
-
-def _limit(meter: Meter) -> str:
-    return str(meter.limit)
-
-
-def _remaining(meter: Meter) -> str:
-    return str(meter.remaining)
-
-
-def _reset(meter: Meter) -> str:
-    return str(float(meter.reset))

@@ -12,6 +12,7 @@ from typing import Any
 
 from quintet.dialects.base import GREEDY_NOTE, LEAST, check_choices, or_off, sampling, switched_off
 from quintet.dialects.completion.kinds import MOST_BIASES, Bias, Biases, Count
+from quintet.dialects.completion.wire import Options
 from quintet.dialects.constraints import BARE_GRAMMAR, BARE_SCHEMA, NOT_KEPT, constraint
 from quintet.dialects.extensions import MirostatVersion
 from quintet.dialects.fields import Boolean, Field, Integer, Number, Object, OneOf, Positive, Status, Stop, String
@@ -141,10 +142,24 @@ def defaults() -> dict[str, object]:
     return shown | {"n_predict": -1, "max_completion_tokens": -1, "n_cmpl": 1, "seed": -1}
 
 
-def most_of(raw: Mapping[str, object]) -> int:
-    """``n_predict``: -1 = to the end of the context."""
-    given = (field.of(raw) for field in (N_PREDICT, MAX_COMPLETION_TOKENS))
-    return next((most for most in given if most is not None), MAX_TOKENS.of(raw))
+def n_predict_of(raw: Mapping[str, object]) -> int:
+    """``n_predict`` under whichever of its names: -1 = to the end of the context."""
+    for field in (N_PREDICT, MAX_COMPLETION_TOKENS):
+        if (most := field.of(raw)) is not None:
+            return most
+    return MAX_TOKENS.of(raw)
+
+
+def options_of(raw: Mapping[str, object], *, stream: bool) -> Options:
+    """How the answer is written, and what is still to be tokenised of the options that both routes have."""
+    return Options(
+        n_predict=n_predict_of(raw),
+        samplers=SAMPLERS.of(raw),
+        fields=RESPONSE_FIELDS.of(raw),
+        slot=max(ID_SLOT.of(raw), 0),
+        tokens=RETURN_TOKENS.of(raw) or stream,
+        biases=LOGIT_BIAS.of(raw),
+    )
 
 
 def unheeded(raw: Mapping[str, object], samplers: Sequence[str], request: CompletionRequest) -> tuple[str, ...]:
@@ -172,15 +187,15 @@ def request_of(raw: Mapping[str, object], prompts: tuple[Prompt, ...], fresh_see
         BadRequest: an option is malformed or not there.
     """
     _read_all(raw)
-    most, n, probs = most_of(raw), N_CMPL.of(raw) or N.of(raw), N_PROBS.of(raw) or LOGPROBS.of(raw)
-    made = CompletionRequest(
+    n_predict, n, n_probs = n_predict_of(raw), N_CMPL.of(raw) or N.of(raw), N_PROBS.of(raw) or LOGPROBS.of(raw)
+    request = CompletionRequest(
         model=MODEL.of(raw),
         prompts=prompts,
         # To have the prompt in the cache it must be computed, which is done for a token's sake; the answer does not show it.
-        max_tokens=None if most < 0 else max(most, 1),
+        max_tokens=None if n_predict < 0 else max(n_predict, 1),
         n=n,
         echo=False,
-        logprobs=probs or None,
+        logprobs=n_probs or None,
         sampling=_sampling(raw, SAMPLERS.of(raw), fresh_seed),
         stop=StopRules(STOP.of(raw), indent=N_INDENT.of(raw), seconds=max(T_MAX_PREDICT.of(raw) / 1000, 0.0)),
         stream=STREAM.of(raw),
@@ -194,16 +209,16 @@ def request_of(raw: Mapping[str, object], prompts: tuple[Prompt, ...], fresh_see
         cache_salt="" if CACHE_PROMPT.of(raw) else f"once:{fresh_seed}",
         spelled=tuple(_spelled(raw)),
     )
-    check_choices(made, MAX_CHOICES)
-    return made
+    check_choices(request, MAX_CHOICES)
+    return request
 
 
 def _spelled(raw: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     yield "logprobs", LOGPROBS.name if LOGPROBS.of(raw) and not N_PROBS.of(raw) else N_PROBS.name
     yield "mirostat_target", MIROSTAT.name
     yield "repetition_penalty", REPEAT_PENALTY.name
-    given = (field.name for field in (N_PREDICT, MAX_COMPLETION_TOKENS, MAX_TOKENS) if raw.get(field.name) is not None)
-    yield "max_tokens", next(given, N_PREDICT.name)
+    sent = (field.name for field in (N_PREDICT, MAX_COMPLETION_TOKENS, MAX_TOKENS) if raw.get(field.name) is not None)
+    yield "max_tokens", next(sent, N_PREDICT.name)
     if raw.get(N_CMPL.name) is not None:
         yield "n", N_CMPL.name
 
@@ -221,10 +236,11 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
         samplers = [name for name in samplers if name != "penalties"]
 
     def of(field: Field[float], sampler: str, off: float) -> float:
+        """A control's value if its sampler is in the chain, or else the value that turns it off."""
         value = field.of(raw)
         return value if sampler in samplers else off
 
-    made = sampling(
+    base = sampling(
         0.0 if "infill" in samplers else of(TEMPERATURE, "temperature", 1.0),
         of(TOP_P, "top_p", 1.0),
         None if seed < 0 else seed,
@@ -232,7 +248,7 @@ def _sampling(raw: Mapping[str, object], samplers: Sequence[str], fresh_seed: in
         mirostat=mirostat > 0,
     )
     return replace(
-        made,
+        base,
         top_k=TOP_K.of(raw) if "top_k" in samplers else 0,
         min_p=of(MIN_P, "min_p", 0.0),
         typical_p=max(of(TYPICAL_P, "typ_p", 1.0), LEAST),

@@ -22,7 +22,9 @@ class Options:
     """What a request says beside the canonical one.
 
     Args:
-        most: ``n_predict``.
+        n_predict: most tokens; -1 = to the end of the context.
+        samplers: the chain's names.
+        slot: to be told as the answer's.
         fields: of the answer, to be shown; empty = all.
         tokens: the ids are shown.
         gap: whose prompt is still to be made.
@@ -30,7 +32,7 @@ class Options:
         biases: of ids, and of texts that are still to be tokenised.
     """
 
-    most: int
+    n_predict: int
     samplers: tuple[str, ...]
     fields: tuple[str, ...]
     slot: int
@@ -42,6 +44,12 @@ class Options:
 
 @dataclass(slots=True)
 class _Choice:
+    """What was generated for a choice.
+
+    Args:
+        prompt: tokens of its prompt.
+    """
+
     texts: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     probabilities: list[Any] = field(default_factory=Column)
@@ -67,7 +75,7 @@ class LlamaRenderer:
                 return [error(failed(event)).body]
             case ChoiceDelta(prompt=None):
                 self._add(event)
-                return [encode(self._part(event))] if self._options.most else []
+                return [encode(self._part(event))] if self._options.n_predict else []
             case Finished():
                 return [encode(self._shown(self._end(index, event))) for index in range(len(self._choices))]
         self._learn(event)
@@ -106,10 +114,10 @@ class LlamaRenderer:
                 self._choices[index].prompt = len(ids)
             case ChoiceDone(index):
                 # Page, n_predict: "When 0, no tokens will be generated": how the token ended that is computed for it is nobody's business.
-                self._choices[index].done = event if self._options.most else ChoiceDone(index, Finish.LENGTH, seed=event.seed)
+                self._choices[index].done = event if self._options.n_predict else ChoiceDone(index, Finish.LENGTH, seed=event.seed)
 
     def _add(self, delta: ChoiceDelta) -> None:
-        if self._options.most == 0:
+        if self._options.n_predict == 0:
             return
         choice = self._choices[delta.index]
         choice.texts.append(delta.text)
@@ -133,18 +141,22 @@ class LlamaRenderer:
     def _probabilities(self, tokens: Sequence[TokenText]) -> list[dict[str, object]]:
         """Source, probs_vector_to_json. The numbers are the model's own log-probabilities."""
         most = self._request.logprobs or 0
-        return [
-            _entry(token.token, token.label, token.logprob or 0.0, token.raw)
-            | {"top_logprobs": [_entry(*one, raw) for one, raw in zip(token.top[:most], token.top_raw[:most], strict=True)]}
-            for token in tokens
-        ]
+        entries: list[dict[str, object]] = []
+        for token in tokens:
+            alternatives = zip(token.top[:most], token.top_raw[:most], strict=True)
+            entry = _entry(token.token, token.label, token.logprob or 0.0, token.raw)
+            entry["top_logprobs"] = [_entry(id_, label, logprob, raw) for (id_, label, logprob), raw in alternatives]
+            entries.append(entry)
+        return entries
 
     def _end(self, index: int, finished: Finished) -> dict[str, object]:
-        choice, done, text = self._choices[index], self._choices[index].done, "".join(self._choices[index].texts)
+        """The whole answer of a choice."""
+        choice = self._choices[index]
+        done, text = choice.done, "".join(choice.texts)
         assert done is not None
         tokens = done.tokens
         prompt = self._request.prompts[index // self._request.n]
-        written = {"prompt": prompt} if self._options.gap is None and isinstance(prompt, str) else {}
+        as_sent = {"prompt": prompt} if self._options.gap is None and isinstance(prompt, str) else {}
         answer: dict[str, object] = {
             "index": index,
             "content": "" if self._request.stream else text,
@@ -155,9 +167,9 @@ class LlamaRenderer:
             "tokens_predicted": tokens,
             "tokens_evaluated": choice.prompt,
             "generation_settings": self._settings(done.seed),
-            **written,
+            **as_sent,
             "has_new_line": "\n" in text,
-            "truncated": done.finish is Finish.LENGTH and tokens != self._options.most,
+            "truncated": done.finish is Finish.LENGTH and tokens != self._options.n_predict,
             "stop_type": _stop_type(done),
             "stopping_word": done.stop,
             "tokens_cached": choice.prompt + max(tokens - 1, 0),
@@ -191,8 +203,8 @@ class LlamaRenderer:
             "mirostat_tau": controls.mirostat_target or 5.0,
             "mirostat_eta": controls.mirostat_lr,
             "stop": request.stop.strings,
-            "n_predict": self._options.most,
-            "max_tokens": self._options.most,
+            "n_predict": self._options.n_predict,
+            "max_tokens": self._options.n_predict,
             "n_indent": request.stop.indent,
             "t_max_predict_ms": request.stop.seconds * 1000,
             "ignore_eos": controls.ignore_eos,
@@ -210,6 +222,13 @@ class LlamaRenderer:
             return answer
         found = {path: _at(answer, path) for path in self._options.fields}
         return {path: value for path, value in found.items() if value is not _MISSING}
+
+
+def renderer(request: CompletionRequest, identity: Identity, options: object) -> LlamaRenderer:
+    """That of both routes."""
+    if not isinstance(options, Options):
+        raise TypeError("options must come from the same format's parse")
+    return LlamaRenderer(request, identity, options)
 
 
 _MISSING = object()

@@ -162,6 +162,7 @@ EXTENSIONS = Extensions(FIELDS)
 KNOWN = (*FIELDS, *EXTENSIONS.fields)
 
 _CHECKED_ONLY = (METADATA, SERVICE_TIER, REASONING_HISTORY)
+_MAX_TOKENS_UNSET = 16
 
 
 class Fireworks:
@@ -201,10 +202,15 @@ def _options(raw: Mapping[str, object]) -> Options:
     off = logprobs is None or logprobs is False
     if off and top is not None:
         raise BadRequest(TOP_LOGPROBS.name, "needs logprobs", str(top))
-    shape = Shape.NONE if off else Shape.CONTENT if logprobs is True else Shape.LISTS
+    if off:
+        shape, default_top = Shape.NONE, 0
+    elif logprobs is True:
+        shape, default_top = Shape.CONTENT, 0
+    else:
+        shape, default_top = Shape.LISTS, int(logprobs or 0)
     return Options(
         shape=shape,
-        top=0 if off else top if top is not None else 0 if logprobs is True else int(logprobs or 0),
+        top=default_top if top is None else top,
         token_ids=RETURN_TOKEN_IDS.of(raw),
         raw_output=RAW_OUTPUT.of(raw),
         perf_metrics=PERF_METRICS.of(raw),
@@ -246,7 +252,9 @@ def _max_tokens(raw: Mapping[str, object]) -> int:
     most, alias = MAX_TOKENS.of(raw), MAX_COMPLETION_TOKENS.of(raw)
     if most is not None and alias is not None:
         raise BadRequest(MAX_COMPLETION_TOKENS.name, "must not be given together with max_tokens", shorten(alias))
-    return most if most is not None else alias if alias is not None else 16
+    if alias is not None:
+        return alias
+    return _MAX_TOKENS_UNSET if most is None else most
 
 
 def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
@@ -272,7 +280,9 @@ def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
 
 def _cache_salt(raw: Mapping[str, object]) -> str:
     isolation, key = CACHE_ISOLATION.of(raw), CACHE_KEY.of(raw)
-    return f"isolation:{isolation}" if isolation else f"key:{key}" if key else ""
+    if isolation:
+        return f"isolation:{isolation}"
+    return f"key:{key}" if key else ""
 
 
 def _spelled(raw: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -18,6 +18,7 @@ def headers(meters: Sequence[Meter], over: bool) -> Headers:
     """
     requests, tokens = (over_time(meters, unit, MINUTE) for unit in Unit)
     shown = [("requests", requests), *((name, tokens) for name in _TOKENS)]
-    limits = [(f"x-ratelimit-limit-{name}", str(one.limit)) for name, one in shown if one]
-    left = [(f"x-ratelimit-remaining-{name}", str(one.remaining)) for name, one in shown if one]
-    return (*limits, *left, *([("x-ratelimit-over-limit", "yes")] if over else []))
+    limits = [(f"x-ratelimit-limit-{name}", str(meter.limit)) for name, meter in shown if meter]
+    remaining = [(f"x-ratelimit-remaining-{name}", str(meter.remaining)) for name, meter in shown if meter]
+    exceeded = [("x-ratelimit-over-limit", "yes")] if over else []
+    return (*limits, *remaining, *exceeded)

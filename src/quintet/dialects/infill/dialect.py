@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from quintet.dialects.base import Identity, Parsed
 from quintet.dialects.completion import options
-from quintet.dialects.completion.wire import LlamaRenderer, Options
+from quintet.dialects.completion.wire import LlamaRenderer, renderer
 from quintet.dialects.constraints import unknown_fields
 from quintet.dialects.fields import Field, String
 from quintet.dialects.infill.kinds import Chunk, Chunks
@@ -45,24 +46,15 @@ class Infill:
 
     def parse(self, body: bytes, fresh_seed: int) -> Parsed:
         raw = decode_object(body)
-        samplers, most = options.SAMPLERS.of(raw), options.most_of(raw)
         request = options.request_of(raw, ("",), fresh_seed)  # the gap's, once it is tokenised
-        written = Options(
-            most=most,
-            samplers=samplers,
-            fields=options.RESPONSE_FIELDS.of(raw),
-            slot=max(options.ID_SLOT.of(raw), 0),
-            tokens=options.RETURN_TOKENS.of(raw) or request.stream,
-            gap=_gap(raw, max(most, 0)),
-            biases=options.LOGIT_BIAS.of(raw),
-        )
-        strange = {f"input_extra[].{name}": None for chunk in INPUT_EXTRA.of(raw) for name in chunk.unknown}
-        return Parsed(request, unknown_fields(FIELDS, raw), written, (*options.unheeded(raw, samplers, request), *strange))
+        answer = options.options_of(raw, stream=request.stream)
+        answer = replace(answer, gap=_gap(raw, max(answer.n_predict, 0)))
+        unknown_members = {f"input_extra[].{name}": None for chunk in INPUT_EXTRA.of(raw) for name in chunk.unknown}  # each once
+        unheeded = (*options.unheeded(raw, answer.samplers, request), *unknown_members)
+        return Parsed(request, unknown_fields(FIELDS, raw), answer, unheeded)
 
     def renderer(self, request: CompletionRequest, identity: Identity, given: object = None) -> LlamaRenderer:
-        if not isinstance(given, Options):
-            raise TypeError("options must come from the same format's parse")
-        return LlamaRenderer(request, identity, given)
+        return renderer(request, identity, given)
 
 
 def _gap(raw: Mapping[str, object], most: int) -> Gap:

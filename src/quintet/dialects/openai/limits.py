@@ -15,12 +15,13 @@ def headers(meters: Sequence[Meter]) -> Headers:
 
     There is one of each unit: of limits per minute and per day the one that least is left of, as the API does.
     """
-    shown = [one for unit in Unit if (one := over_time(meters, unit))]
-    return tuple(
-        (f"x-ratelimit-{what}-{one.unit.value}", value)
-        for one in shown
-        for what, value in (("limit", str(one.limit)), ("remaining", str(one.remaining)), ("reset", duration(one.reset)))
-    )
+    told: list[tuple[str, str]] = []
+    for unit in Unit:
+        if meter := over_time(meters, unit):
+            told.append((f"x-ratelimit-limit-{unit.value}", str(meter.limit)))
+            told.append((f"x-ratelimit-remaining-{unit.value}", str(meter.remaining)))
+            told.append((f"x-ratelimit-reset-{unit.value}", duration(meter.reset)))
+    return tuple(told)
 
 
 def worded(error: Exception) -> Fault:

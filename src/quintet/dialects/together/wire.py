@@ -83,8 +83,9 @@ class Lists(msgspec.Struct, gc=False):
         if isinstance(self.top_logprobs, list):
             self.top_logprobs += more
         elif isinstance(self.top_logprobs, dict):
-            for text, logprob in (pair for tops in more if tops for pair in tops.items()):
-                self.top_logprobs[text] = max(logprob, self.top_logprobs.get(text, logprob))
+            for top in more:
+                for text, logprob in (top or {}).items():
+                    self.top_logprobs[text] = max(logprob, self.top_logprobs.get(text, logprob))
 
 
 class Moderation(msgspec.Struct, gc=False):
@@ -211,7 +212,7 @@ class TogetherRenderer:
         self._options = options
         self._lists = options.logprobs is not None
         self._tops = bool(self._lists and request.alternatives)  # of generated tokens
-        self._most = request.max_tokens
+        self._max_tokens = request.max_tokens
         self._sent = dict.fromkeys(range(request.n), 0)  # tokens of each choice
         self._running = set(self._sent)
         self._unechoed = set(self._running) if request.echo else set()
@@ -247,7 +248,8 @@ class TogetherRenderer:
                 self._done[index] = ChoiceBody(
                     "".join(choice.texts), index, event.seed, _FINISH[finish], choice.lists, Moderation.of(event)
                 )
-                self._flagged += [event] if event.flagged else []
+                if event.flagged:
+                    self._flagged.append(event)
                 choice.texts.clear()
             case Finished():
                 self._finished = event
@@ -305,7 +307,7 @@ class TogetherRenderer:
         chunk = self._token(index, token)
         self._sent[index] += 1
         free = [] if before is None else [before]
-        if token.raw and self._sent[index] != self._most:
+        if token.raw and self._sent[index] != self._max_tokens:
             return [*free, chunk]
         self._waiting[index] = chunk
         return free
