@@ -17,7 +17,7 @@ from tests.support.scripted_backend import Script, ScriptedBackend, collect, don
 
 from quintet.backends.base import State
 from quintet.errors import EngineFailed, Loading, PromptTooLong, QuintetError, TooManyRequests, UnsafePrompt
-from quintet.events import Blame, ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, Flagged, TokenEvent, Usage
+from quintet.events import Blame, ChoiceDelta, ChoiceDone, DraftCounts, Event, Failed, Finish, Finished, Flagged, TokenEvent, Usage
 from quintet.inputs.sequence import Prepared
 from quintet.moderation.judge import AT_ONCE
 from quintet.request import CompletionRequest
@@ -60,6 +60,12 @@ def test_what_is_safe_comes_through_as_it_is_and_every_chunk_is_judged_with_all_
     ends = [FIRST_TOKENS, *range(FIRST_TOKENS + CHUNK_TOKENS, len(LONG), CHUNK_TOKENS), len(LONG)]
     assert [judged(text) for text in guard.asked[1:]] == [LONG[:end].decode() for end in ends]
     assert all(text.startswith("judge <p|") for text in guard.asked[1:])
+
+
+def test_what_became_of_drafts_is_told_in_the_end_as_without_a_guard() -> None:
+    drafts = DraftCounts(2, 3, 1)
+    events = serve(ScriptedBackend([Script(LONG, drafts=drafts)], random.Random(0)), Guard())
+    assert events[-1] == Finished(Usage(1, len(LONG) + 1), drafts=drafts)
 
 
 def test_what_the_guard_has_cached_for_one_key_no_other_is_told_of_by_its_time() -> None:

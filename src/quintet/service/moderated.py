@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quintet.backends.base import Backend
 from quintet.errors import QuintetError, UnsafePrompt
@@ -80,7 +80,7 @@ class _Lane:
     closed: bool = False
 
     def add(self, delta: ChoiceDelta) -> ChoiceDelta | None:
-        """Take a delta; gives it back if it may be shown."""
+        """Take a delta; gives it back if it may be shown without a judgement."""
         if self.echoes:
             self.echoes = False
             return delta
@@ -113,32 +113,23 @@ class ModeratedJob(Job):
         self._judge, self._prompts, self._n = judge, prompts, request.n
         self._lanes = [_Lane(tells_prompt(request)) for _ in range(len(prompts) * request.n)]
         self._judging: dict[asyncio.Task[Flagged | None], int] = {}
-        self._came: deque[list[Event]] = deque()  # of the engine, not looked at yet
-        self._news = asyncio.Event()
-        self._pump: asyncio.Task[None] | None = None
-        self._last: Finished | None = None
+        self._incoming: deque[list[Event]] = deque()  # of the engine, not looked at yet
+        self._news = asyncio.Event()  # something came in, a judgement is there, or the job was cancelled
+        self._reading: asyncio.Task[None] | None = None
+        self._finished: Finished | None = None  # the engine's last event, which is told when all choices are
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
         """See ``Job``."""
-        self._pump = asyncio.create_task(self._read_engine())
+        self._reading = asyncio.create_task(self._read_engine())
         try:
             while True:
                 await self._news.wait()
                 self._news.clear()
-                told: list[Event] = []
-                while self._came:
-                    told += self._take(self._came.popleft())
-                told += self._judged()
-                if self._last and self._cancelled:
-                    told += self._called_off()
-                ended = self._last and all(lane.closed for lane in self._lanes)
-                if ended and self._last:
-                    told.append(Finished(self.usage, self._last.timing))
-                failed = next((at for at, event in enumerate(told) if isinstance(event, Failed)), None)
+                told = _up_to_failure(self._next_events())
                 if told:
-                    yield told[: failed + 1] if failed is not None else told  # it is the last, whatever else came with it
-                if ended or failed is not None:
-                    return
+                    yield told
+                    if isinstance(told[-1], Finished | Failed):
+                        return
                 self._ask()
         finally:
             self._stop()
@@ -146,6 +137,18 @@ class ModeratedJob(Job):
                 task.cancel()
             await asyncio.gather(*self._judging, return_exceptions=True)
             await self.settled()
+
+    def _next_events(self) -> list[Event]:
+        """What may be told now."""
+        told: list[Event] = []
+        while self._incoming:
+            told += self._take(self._incoming.popleft())
+        told += self._judged()
+        if self._finished is not None and self._cancelled:
+            told += self._called_off()
+        if self._finished is not None and all(lane.closed for lane in self._lanes):
+            told.append(replace(self._finished, usage=self.usage))  # tokens behind an unsafe chunk do not count
+        return told
 
     def cancel(self) -> None:
         """See ``Job``. What was not judged by now is never told."""
@@ -156,22 +159,25 @@ class ModeratedJob(Job):
 
     async def settled(self) -> None:
         """See ``Job``."""
-        if self._pump is None:
+        if self._reading is None:
             await super().settled()
             return
-        await asyncio.wait({self._pump}, timeout=SETTLE_S)
-        self._pump.cancel()
-        await asyncio.wait({self._pump})
+        await asyncio.wait({self._reading}, timeout=SETTLE_S)
+        self._reading.cancel()
+        await asyncio.wait({self._reading})
 
     async def _read_engine(self) -> None:
         """What comes of the engine, whoever waits for what; it always ends by itself, once its work was done or called off."""
         async for batch in super().events():
-            self._came.append(batch)
+            self._incoming.append(batch)
             self._news.set()
 
     def _called_off(self) -> list[Event]:
-        open_ = [(index, lane) for index, lane in enumerate(self._lanes) if not lane.closed]
-        return [event for index, lane in open_ for event in self._close(lane, ChoiceDone(index, Finish.ABORT, seed=self._seed(index)))]
+        told: list[Event] = []
+        for index, lane in enumerate(self._lanes):
+            if not lane.closed:
+                told += self._close(lane, ChoiceDone(index, Finish.ABORT, seed=self._seed(index)))
+        return told
 
     def _seed(self, index: int) -> int:
         done = self._lanes[index].done  # of the best of several candidates, which has another number
@@ -189,7 +195,7 @@ class ModeratedJob(Job):
                 case ChoiceDone():
                     told += self._end(self._lanes[event.index], event)
                 case Finished():
-                    self._last = event
+                    self._finished = event
                 case Failed():
                     told.append(event)
         return told
@@ -228,8 +234,9 @@ class ModeratedJob(Job):
         if (flagged := task.result()) is not None:
             self._cut(index, chunk.tokens)
             return self._close(lane, ChoiceDone(index, Finish.FILTER, seed=self._seed(index), flagged=flagged, tokens=chunk.tokens))
-        ends = lane.done is not None and not lane.chunks
-        return [*chunk.deltas, *(self._close(lane, lane.done) if ends and lane.done else ())]
+        if lane.done is None or lane.chunks:
+            return [*chunk.deltas]
+        return [*chunk.deltas, *self._close(lane, lane.done)]
 
     def _ask(self) -> None:
         """Have the next chunk of each choice judged that has one; one at a time."""
@@ -240,6 +247,14 @@ class ModeratedJob(Job):
                 task = asyncio.create_task(self._judge.judge(self._prompts[index // self._n], output, index))
                 task.add_done_callback(lambda _: self._news.set())
                 self._judging[task] = index
+
+
+def _up_to_failure(events: list[Event]) -> list[Event]:
+    """A failure is the last that is told, whatever else came with it."""
+    for at, event in enumerate(events):
+        if isinstance(event, Failed):
+            return events[: at + 1]
+    return events
 
 
 def _failure(error: BaseException) -> Failed:
