@@ -203,11 +203,11 @@ def test_nothing_more_is_read_of_a_safe_answer_and_of_an_unsafe_one_its_categori
     assert not reader.done
     for byte in b"\nS1,S13,S99":
         reader.feed(TokenEvent(0, byte, PIECES[byte], 0.0))
-    assert reader.found(llama.questions[0]) == (("S1", "Violent Crimes"), ("S13", "Elections"))
+    assert reader.categories(llama.questions[0]) == (("S1", "Violent Crimes"), ("S13", "Elections"))
     granite = FORMATS["granite-guardian"]
     reader = read(granite, (YES, 0.9, NO, 0.1))
     assert reader.done
-    assert reader.found(granite.questions[0]) == (("harm", ""),)
+    assert reader.categories(granite.questions[0]) == (("harm", ""),)
 
 
 def test_wildguard_is_read_after_the_line_that_is_about_the_text() -> None:

@@ -75,12 +75,14 @@ class Format:
 
     def parts(self, layout: Layout, prompt: str, output: str = "") -> list[Part]:
         """What the model is given. A text that is judged is never read as a control token or as a place for another one."""
+        judged = {PROMPT: prompt, OUTPUT: output}
+        marks = "|".join(map(re.escape, (*judged, *self.control)))
         parts: list[Part] = []
-        run = ""
-        for piece in re.split(f"({'|'.join(map(re.escape, (PROMPT, OUTPUT, *self.control)))})", layout.text):
+        run = ""  # of text without a control token
+        for piece in re.split(f"({marks})", layout.text):
             if piece in self.control:
                 parts += [Part(run), Part(piece, control=True)]
                 run = ""
             else:
-                run += prompt if piece == PROMPT else output if piece == OUTPUT else piece
+                run += judged.get(piece, piece)
         return [part for part in (*parts, Part(run)) if part.text]

@@ -200,5 +200,5 @@ _WILDGUARD = Format(
     most=32,
 )
 
-FORMATS = {one.name: one for one in (*_LLAMA_GUARDS, _SHIELDGEMMA, _GRANITE_GUARDIAN, _WILDGUARD)}
+FORMATS = {form.name: form for form in (*_LLAMA_GUARDS, _SHIELDGEMMA, _GRANITE_GUARDIAN, _WILDGUARD)}
 """By name."""

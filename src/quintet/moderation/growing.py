@@ -9,12 +9,27 @@ everything is encoded.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 BACK = 512
 """Characters before what is new that are encoded again."""
 
 AGREED = 8
 """Tokens in a row that must be the same."""
+
+
+class _Place(NamedTuple):
+    """A token and the byte at which it begins."""
+
+    offset: int
+    token: int
+
+
+class _Joint(NamedTuple):
+    """The index of the same token among the old ones and among the new ones."""
+
+    old: int
+    new: int
 
 
 class Growing:
@@ -33,51 +48,54 @@ class Growing:
     async def ids(self, text: str) -> list[int]:
         """What ``encode`` gives."""
         if text != self._text:
-            found = await self._from_end(text)
-            self._ids = list(await self._encode(text)) if found is None else found
+            joined = await self._from_end(text)
+            self._ids = list(await self._encode(text)) if joined is None else joined
             self._text = text
         return self._ids
 
     async def _from_end(self, text: str) -> list[int] | None:
-        """``None`` if it cannot be told from the end."""
-        same = _same(self._text, text)
-        start = same - BACK
-        if start <= 0:
+        """The ids of a text, of which only the end is encoded; ``None`` if that cannot be told from the end."""
+        common = _common_prefix(self._text, text)
+        if common <= BACK:
             return None
-        old = self._text[start:].encode()
-        kept, at = self._last(len(old))
-        while at < len(old) and 0x80 <= old[at] < 0xC0:  # inside a character
-            at += len(self._pieces[self._ids[kept]])
+        old = self._text[common - BACK :].encode()
+        kept, offset = self._last(len(old))
+        while offset < len(old) and 0x80 <= old[offset] < 0xC0:  # inside a character
+            offset += len(self._pieces[self._ids[kept]])
             kept += 1
-        old = old[at:]
-        if kept == 0 or b"".join(self._pieces[one] for one in self._ids[kept:]) != old:
+        old = old[offset:]
+        if kept == 0 or self._spelled(self._ids[kept:]) != old:
             return None
         tail = text[len(self._text) - len(old.decode()) :]
-        found = list(await self._encode(tail))
-        spelled = b"".join(self._pieces[one] for one in found)
+        tail_ids = list(await self._encode(tail))
+        spelled = self._spelled(tail_ids)
         before = len(spelled) - len(tail.encode())  # a space that some vocabularies put before each text
         if before < 0 or spelled[before:] != tail.encode():
             return None
-        joint = _joint(self._places(self._ids[kept:], 0), self._places(found, -before), len(self._text[same:].encode()), len(old))
-        return None if joint is None else self._ids[: kept + joint[0]] + found[joint[1] :]
+        unchanged = len(old) - len(self._text[common:].encode())
+        joint = _joint(self._places(self._ids[kept:], 0), self._places(tail_ids, -before), unchanged)
+        return None if joint is None else self._ids[: kept + joint.old] + tail_ids[joint.new :]
+
+    def _spelled(self, ids: Sequence[int]) -> bytes:
+        return b"".join(self._pieces[token] for token in ids)
 
     def _last(self, size: int) -> tuple[int, int]:
-        """The first of the last tokens that have at most ``size`` bytes, and by how many they have fewer."""
-        at = len(self._ids)
-        while at and (length := len(self._pieces[self._ids[at - 1]])) <= size:
-            at, size = at - 1, size - length
-        return at, size
+        """The index of the first of the last tokens that have at most ``size`` bytes, and by how many they have fewer."""
+        index = len(self._ids)
+        while index and (length := len(self._pieces[self._ids[index - 1]])) <= size:
+            index, size = index - 1, size - length
+        return index, size
 
-    def _places(self, ids: Sequence[int], at: int) -> list[tuple[int, int]]:
-        """Of each token where it begins, in bytes, and its id."""
-        found = []
-        for one in ids:
-            found.append((at, one))
-            at += len(self._pieces[one])
-        return found
+    def _places(self, ids: Sequence[int], offset: int) -> list[_Place]:
+        """Those of tokens, of which the first begins at ``offset``."""
+        places: list[_Place] = []
+        for token in ids:
+            places.append(_Place(offset, token))
+            offset += len(self._pieces[token])
+        return places
 
 
-def _same(one: str, other: str) -> int:
+def _common_prefix(one: str, other: str) -> int:
     """How many characters they begin with in common."""
     low, high = 0, min(len(one), len(other))
     while low < high:
@@ -89,14 +107,16 @@ def _same(one: str, other: str) -> int:
     return low
 
 
-def _joint(old: Sequence[tuple[int, int]], new: Sequence[tuple[int, int]], changed: int, size: int) -> tuple[int, int] | None:
-    """Where both have the same tokens at the same places, before the old one's last ``changed`` of ``size`` bytes; as positions in each."""
-    places = {place: at for at, place in enumerate(new)}
+def _joint(old: Sequence[_Place], new: Sequence[_Place], unchanged: int) -> _Joint | None:
+    """The last of ``AGREED`` tokens in a row that both have at the same places, in the first ``unchanged`` bytes."""
+    indices = {place: index for index, place in enumerate(new)}
     row = 0
     for at, place in enumerate(old):
-        if place[0] >= size - changed:
+        if place.offset >= unchanged:
             return None
-        row = row + 1 if place in places and (row == 0 or places[place] == places[old[at - 1]] + 1) else 0
+        index = indices.get(place)
+        goes_on = index is not None and (row == 0 or index == indices[old[at - 1]] + 1)
+        row = row + 1 if goes_on else 0
         if row == AGREED:
-            return at, places[place]
+            return _Joint(at, indices[place])
     return None

@@ -59,7 +59,7 @@ class Judge:
     def __init__(
         self, moderator: Moderator, ids: Iterator[int], clock: Callable[[], float], tenant: str = "", weight: int = 1, salt: str = ""
     ) -> None:
-        self._of, self._ids, self._clock = moderator, ids, clock
+        self._moderator, self._ids, self._clock = moderator, ids, clock
         self._tenant, self._weight, self._salt = tenant, weight, salt
         self._growing: dict[tuple[int, int, int], Growing] = {}  # by choice, question and part of its layout
         self._places = asyncio.Semaphore(max(1, AT_ONCE // len(moderator.form.questions)))
@@ -75,30 +75,30 @@ class Judge:
             Loading, Overloaded, TooManyRequests: the model takes no work now. For an output that is waited for.
             EngineFailed: it died, or did not answer in its own terms.
         """
-        what, start, verdict = "prompt" if output is None else "output", self._clock(), "failed"
+        text, start = "prompt" if output is None else "output", self._clock()
         try:
-            found = await self._ask(prompt, output, choice)
-            verdict = "unsafe" if found else "safe"
-        except asyncio.CancelledError:
-            verdict = ""
+            flagged = await self._ask(prompt, output, choice)
+        except Exception:  # not a cancellation: a judgement that is called off is not counted
+            self._moderator.told(text, "failed", self._clock() - start)
             raise
-        finally:
-            if verdict:
-                self._of.told(what, verdict, self._clock() - start)
-        return found
+        self._moderator.told(text, "unsafe" if flagged else "safe", self._clock() - start)
+        return flagged
 
     async def _ask(self, prompt: str, output: str | None, choice: int) -> Flagged | None:
-        form = self._of.form
+        form = self._moderator.form
         layouts = [question.prompt if output is None else question.output for question in form.questions]
-        readers = [Reader(form, layout.after, self._of.backend.capabilities.pieces) for layout in layouts]
+        readers = [Reader(form, layout.after, self._moderator.backend.capabilities.pieces) for layout in layouts]
         async with self._places:
             await self._read(await self._prepared(layouts, prompt, output, choice), readers)
         if any(reader.unsafe is None for reader in readers):
-            raise EngineFailed(f"The moderation model {shorten(self._of.name)} did not say whether the text is safe.")
-        asked = zip(form.questions, readers, strict=True)
+            raise EngineFailed(f"The moderation model {shorten(self._moderator.name)} did not say whether the text is safe.")
         if not any(reader.unsafe for reader in readers):
             return None
-        return Flagged(self._of.name, tuple(one for question, reader in asked if reader.unsafe for one in reader.found(question)))
+        categories: list[tuple[str, str]] = []
+        for question, reader in zip(form.questions, readers, strict=True):
+            if reader.unsafe:
+                categories += reader.categories(question)
+        return Flagged(self._moderator.name, tuple(categories))
 
     async def _prepared(self, layouts: Sequence[Layout], prompt: str, output: str | None, choice: int) -> Prepared:
         """There is room for it until the event loop gets its turn.
@@ -106,7 +106,7 @@ class Judge:
         Whoever asks about a prompt can come again and loses nothing. An output would be lost, and what its client has seen of it; and a
         judgement that was under way as the engine died is waited for too.
         """
-        backend, begun = self._of.backend, output is not None
+        backend, begun = self._moderator.backend, output is not None
         sequences: tuple[PreparedSequence, ...] = ()  # made once, however often there is no room for them
 
         async def attempt() -> Prepared:
@@ -117,36 +117,41 @@ class Judge:
 
         return await (until_room(backend, attempt) if begun else attempt())
 
-    async def _tokens(self, layout: Layout, prompt: str, output: str | None, which: tuple[int, int]) -> tuple[int, ...]:
-        """What is asked; ``which`` choice's output and which question it is."""
-        begin = await self._of.preparer.tokenize("", add_special=True, tenant=self._tenant)
-        ids = [*begin[: self._of.backend.tokenizer.traits.added[0]]]
-        parts = self._of.form.parts(layout, prompt, output or "")
+    async def _tokens(self, layout: Layout, prompt: str, output: str | None, choice: int, question: int) -> tuple[int, ...]:
+        """A question as token ids.
+
+        Args:
+            question: its number.
+        """
+        begin = await self._moderator.preparer.tokenize("", add_special=True, tenant=self._tenant)
+        ids = [*begin[: self._moderator.backend.tokenizer.traits.added[0]]]
+        parts = self._moderator.form.parts(layout, prompt, output or "")
         if output is None:  # whatever its size; with an output, it was judged before
-            return *ids, *await self._of.preparer.quote([(part.text, not part.control) for part in parts], self._tenant)
+            return *ids, *await self._moderator.preparer.quote([(part.text, not part.control) for part in parts], self._tenant)
         for at, part in enumerate(parts):
-            encode = partial(self._of.preparer.tokenize, add_special=False, quoted=not part.control, tenant=self._tenant)
+            encode = partial(self._moderator.preparer.tokenize, add_special=False, quoted=not part.control, tenant=self._tenant)
             if part.control:
                 ids += await encode(part.text)
                 continue
-            growing = self._growing.setdefault((*which, at), Growing(encode, self._of.backend.capabilities.pieces))
+            growing = self._growing.setdefault((choice, question, at), Growing(encode, self._moderator.backend.capabilities.pieces))
             ids += await growing.ids(part.text)
         return tuple(ids)
 
     async def _sequences(self, layouts: Sequence[Layout], prompt: str, output: str | None, choice: int) -> tuple[PreparedSequence, ...]:
-        about = self._of.backend.capabilities
+        about = self._moderator.backend.capabilities
         sampling, top = Sampling(temperature=0.0, top_p=1.0, seed=0), min(ALTERNATIVES, about.max_logprobs)
         try:
-            asked = [await self._tokens(layout, prompt, output, (choice, at)) for at, layout in enumerate(layouts)]
-            specs = [SequenceSpec(ids, self._of.form.most, sampling, top, echo=False, cache_salt=self._salt) for ids in asked]
-            return await self._of.preparer.prepare(specs, self._tenant)
+            asked = [await self._tokens(layout, prompt, output, choice, number) for number, layout in enumerate(layouts)]
+            specs = [SequenceSpec(ids, self._moderator.form.most, sampling, top, echo=False, cache_salt=self._salt) for ids in asked]
+            return await self._moderator.preparer.prepare(specs, self._tenant)
         except PromptTooLong as error:
-            rule = f"must be a model whose context holds what it is to judge; that of {shorten(self._of.name)} has {about.context} tokens"
+            name = shorten(self._moderator.name)
+            rule = f"must be a model whose context holds what it is to judge; that of {name} has {about.context} tokens"
             raise PromptTooLong("safety_model", rule, error.got) from None
 
     async def _read(self, prepared: Prepared, readers: Sequence[Reader]) -> None:
         """Read all answers, and no further than they are of use."""
-        backend, running = self._of.backend, set(range(len(readers)))
+        backend, running = self._moderator.backend, set(range(len(readers)))
         stream = backend.submit(prepared)
         try:
             async for batch in stream:

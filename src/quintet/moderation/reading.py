@@ -38,7 +38,7 @@ class Reader:
         named = self.unsafe and self._form.categories
         self.done = self.done or event.finish is not None or (self.unsafe is not None and not named)
 
-    def found(self, question: Question) -> tuple[tuple[str, str], ...]:
+    def categories(self, question: Question) -> tuple[tuple[str, str], ...]:
         """The categories of an unsafe text, those that are named, in the format's order."""
         if question.category:
             return ((question.category, ""),)

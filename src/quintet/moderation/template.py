@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from quintet.errors import ModelError, shorten
 from quintet.moderation.format import OUTPUT, PROMPT, Format, Layout, Question
@@ -39,12 +39,12 @@ def read(data: bytes, name: str) -> Format:
     for key in given:
         if key not in _RULES:
             raise ModelError(f"{name}: unknown key {shorten(key)}; the keys are {', '.join(_RULES)}.")
-    for key, (rule, right, default) in _RULES.items():
-        if key not in given and default is None:
-            raise ModelError(f"{name}: {key} is missing; it must be {rule}.")
-        if key in given and not right(given[key]):
-            raise ModelError(f"{name}: {key} must be {rule}, got {shorten(given[key])}.")
-    return _format({key: default for key, (_, _, default) in _RULES.items()} | given, name)
+    for key, rule in _RULES.items():
+        if key not in given and rule.default is None:
+            raise ModelError(f"{name}: {key} is missing; it must be {rule.words}.")
+        if key in given and not rule.holds(given[key]):
+            raise ModelError(f"{name}: {key} must be {rule.words}, got {shorten(given[key])}.")
+    return _format({key: rule.default for key, rule in _RULES.items()} | given, name)
 
 
 def _format(values: Mapping[str, Any], name: str) -> Format:
@@ -77,24 +77,36 @@ def _is_layout(value: object, *places: str) -> bool:
     return isinstance(value, str) and all(value.count(place) == 1 for place in places)
 
 
-_Rule = tuple[str, Callable[[object], bool], Any]
+class _Rule(NamedTuple):
+    """What holds for the value of a key.
+
+    Args:
+        words: what it must be.
+        default: where the key is not there; ``None`` = it must be there.
+    """
+
+    words: str
+    holds: Callable[[object], bool]
+    default: Any
+
+
 _RULES: Mapping[str, _Rule] = {
-    "prompt": (f"a text with {PROMPT} in it once, and no {OUTPUT}", lambda v: _is_layout(v, PROMPT) and OUTPUT not in str(v), None),
-    "output": (f"a text with {PROMPT} and {OUTPUT} in it once each", lambda v: _is_layout(v, PROMPT, OUTPUT), None),
-    "safe": (f"a text of 1 to {MAX_TEXT} characters", _text, None),
-    "unsafe": (f"a text of 1 to {MAX_TEXT} characters", _text, None),
-    "after": (f"a text of at most {MAX_TEXT} characters", lambda v: v == "" or _text(v), ""),
-    "control": (
+    "prompt": _Rule(f"a text with {PROMPT} in it once, and no {OUTPUT}", lambda v: _is_layout(v, PROMPT) and OUTPUT not in str(v), None),
+    "output": _Rule(f"a text with {PROMPT} and {OUTPUT} in it once each", lambda v: _is_layout(v, PROMPT, OUTPUT), None),
+    "safe": _Rule(f"a text of 1 to {MAX_TEXT} characters", _text, None),
+    "unsafe": _Rule(f"a text of 1 to {MAX_TEXT} characters", _text, None),
+    "after": _Rule(f"a text of at most {MAX_TEXT} characters", lambda v: v == "" or _text(v), ""),
+    "control": _Rule(
         f"a list of at most {MAX_TEXTS} texts of 1 to {MAX_TEXT} characters",
         lambda v: isinstance(v, list) and len(v) <= MAX_TEXTS and all(map(_text, v)),
         [],
     ),
-    "threshold": ("a number above 0, up to 1", lambda v: _number(v, 1e-9, 1, float), 0.5),
-    "categories": (
+    "threshold": _Rule("a number above 0, up to 1", lambda v: _number(v, 1e-9, 1, float), 0.5),
+    "categories": _Rule(
         f"a table of at most {MAX_TEXTS} codes, letters and digits, and their names",
         lambda v: isinstance(v, dict) and len(v) <= MAX_TEXTS and all(code.isalnum() and _text(name) for code, name in v.items()),
         {},
     ),
-    "max-tokens": (f"an integer from 1 to {MAX_TOKENS}", lambda v: _number(v, 1, MAX_TOKENS, int), 32),
+    "max-tokens": _Rule(f"an integer from 1 to {MAX_TOKENS}", lambda v: _number(v, 1, MAX_TOKENS, int), 32),
 }
-"""Of each key: its rule in words and as a check, and its default; ``None`` = it must be given."""
+"""By key."""

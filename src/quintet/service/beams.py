@@ -34,6 +34,9 @@ PORTION = 256
 
 _BROKEN = "The engine stopped before the request was complete."
 
+Top = tuple[tuple[int, float], ...]
+"""The likeliest tokens at a place, each with its log-probability; see ``TokenEvent.top``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -45,14 +48,15 @@ class Step:
 
     token: int
     logprob: float
-    top: tuple[tuple[int, float], ...]
+    top: Top
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beam:
-    """
+    """One of the texts that a search holds; beams that begin in common share their beginnings.
+
     Args:
-        before: the beam without its last token; ``None`` = there is none.
+        before: the beam without its last token; ``None`` = it has no token.
         total: sum of its log-probabilities.
         length: in tokens.
         ended: by a token that ends the text, which is its last.
@@ -67,32 +71,32 @@ class Beam:
     @property
     def steps(self) -> list[Step]:
         """From its first token on."""
-        made: list[Step] = []
+        from_last: list[Step] = []
         beam: Beam | None = self
         while beam is not None and beam.step is not None:
-            made.append(beam.step)
+            from_last.append(beam.step)
             beam = beam.before
-        return made[::-1]
+        return from_last[::-1]
 
 
 class Search:
-    """Of one prompt. Plain code over values.
+    """The search over one prompt. Plain code over values.
 
     Args:
         width: ``n``.
-        most: tokens of a beam.
+        max_tokens: of a beam.
         ends: tokens that end the text.
     """
 
-    def __init__(self, width: int, most: int, ends: Container[int], rules: Beams) -> None:
-        self._width, self._most, self._ends, self._rules = width, most, ends, rules
+    def __init__(self, width: int, max_tokens: int, ends: Container[int], rules: Beams) -> None:
+        self._width, self._max_tokens, self._ends, self._rules = width, max_tokens, ends, rules
         self._complete: list[Beam] = []
-        self._taken = 0
-        self.live = [Beam()] if most else []
+        self._steps = 0
+        self.live = [Beam()] if max_tokens else []
 
-    def feed(self, tops: Sequence[tuple[tuple[int, float], ...]]) -> None:
-        """The likeliest next tokens of each live beam, likeliest first."""
-        self._taken += 1
+    def feed(self, tops: Sequence[Top]) -> None:
+        """Take a step with the likeliest next tokens of each live beam, likeliest first."""
+        self._steps += 1
         going: list[Beam] = []
         for beam, top in zip(self.live, tops, strict=True):
             for token, logprob in top:
@@ -101,9 +105,11 @@ class Search:
                 (self._complete if ended else going).append(longer)
         going.sort(key=lambda beam: -beam.total)  # stable: equal ones in the order of their beams
         self.live = going[: self._width]
-        if self._taken == self._most and not (self._rules.early and len(self._complete) >= self._width):
+        ended_early = self._rules.early and len(self._complete) >= self._width
+        at_limit = self._steps == self._max_tokens
+        if at_limit and not ended_early:
             self._complete += self.live
-        if self._taken == self._most or (self._rules.early and len(self._complete) >= self._width):
+        if at_limit or ended_early:
             self.live = []
         self._complete = self.best()  # no other can be among the best any more
 
@@ -170,7 +176,8 @@ class BeamJob(Job):
         ends = frozenset[int]() if request.sampling.ignore_eos else backend.tokenizer.eos_ids
         self._prompts = prepared.sequences
         self._searches = [  # a middle that is filled in has ends of its own
-            Search(request.n, one.max_tokens, ends | frozenset(one.sampling.stop_token_ids), request.beams) for one in self._prompts
+            Search(request.n, prompt.max_tokens, ends | frozenset(prompt.sampling.stop_token_ids), request.beams)
+            for prompt in self._prompts
         ]
         self._ids = ids
         self._under_way = 0  # the step's request; 0 = none
@@ -228,14 +235,14 @@ class BeamJob(Job):
             yield [Finished(self.usage, self._watch.timing())]
 
     async def _advance(self) -> Failed | None:
-        """One token after each live beam."""
-        asked = [(number, beam) for number, search in enumerate(self._searches) for beam in search.live]
-        sequences = tuple(_after(self._prompts[number], beam) for number, beam in asked)
+        """One token after each live beam of each search."""
+        beams = [(number, beam) for number, search in enumerate(self._searches) for beam in search.live]
+        sequences = tuple(_after(self._prompts[number], beam) for number, beam in beams)
         request_id = next(self._ids)
         await self._room(len(sequences))
         if self._cancelled:
             return None
-        tops: list[tuple[tuple[int, float], ...]] = [()] * len(asked)
+        tops: list[Top] = [()] * len(beams)
         stream = self._backend.submit(replace(self._prepared, request_id=request_id, sequences=sequences))
         self._under_way = request_id
         async for batch in stream:
@@ -248,18 +255,22 @@ class BeamJob(Job):
                 if event.token >= 0:
                     tops[event.seq] = event.top
                 if event.finish is not None:  # of a prompt's first step, which has it alone
-                    prompt = asked[event.seq][0]
+                    prompt = beams[event.seq][0]
                     self._cached.setdefault(prompt, event.cached_tokens)
                     self._computed.setdefault(prompt, len(self._prompts[prompt].tokens) if event.token >= 0 else event.computed)
         self._under_way = 0
         if not self._cancelled:
-            at = 0
-            for search in self._searches:
-                count = len(search.live)
-                if count:
-                    search.feed(tops[at : at + count])
-                at += count
+            self._feed_searches(tops)
         return None
+
+    def _feed_searches(self, tops: Sequence[Top]) -> None:
+        """Give each search its own live beams' part."""
+        start = 0
+        for search in self._searches:
+            count = len(search.live)
+            if count:
+                search.feed(tops[start : start + count])
+            start += count
 
     async def _room(self, count: int) -> None:
         """Wait until the engine takes a step's sequences: others may have filled its queue, since those of the step before have ended."""
@@ -275,11 +286,13 @@ class BeamJob(Job):
         pieces = self._backend.capabilities.pieces
         for number, search in enumerate(self._searches):
             self._computed[number] = len(self._prompts[number].tokens)
-            found = search.best()
-            for rank, beam in enumerate([*found, *[Beam()] * (self._width - len(found))]):
+            best = search.best()
+            missing = [Beam()] * (self._width - len(best))
+            for rank, beam in enumerate([*best, *missing]):
                 seq = number * self._width + rank
-                for at, step in enumerate(beam.steps, 1):
-                    finish = None if at < beam.length else Finish.EOS if beam.ended else Finish.LENGTH
+                for position, step in enumerate(beam.steps, 1):
+                    last = Finish.EOS if beam.ended else Finish.LENGTH
+                    finish = last if position == beam.length else None
                     piece = b"" if finish is Finish.EOS else pieces[step.token]
                     yield TokenEvent(seq, step.token, piece, step.logprob, step.top, finish=finish)
                 if not beam.length:
@@ -291,6 +304,6 @@ class BeamJob(Job):
 
 
 def _after(prompt: PreparedSequence, beam: Beam) -> PreparedSequence:
-    return replace(
-        prompt, tokens=(*prompt.tokens, *(step.token for step in beam.steps)), max_tokens=1, echo=False, prompt_end=None, echo_from=0
-    )
+    """What computes the token after a beam."""
+    tokens = (*prompt.tokens, *(step.token for step in beam.steps))
+    return replace(prompt, tokens=tokens, max_tokens=1, echo=False, prompt_end=None, echo_from=0)

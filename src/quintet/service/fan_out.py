@@ -48,13 +48,11 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
     """
     seed, samples = request.sampling.seed, candidates_of(request)
     seeds = samples if request.sampling.seeded else samples * len(request.prompts)
-    asked = _alternatives(request)
-    ranked = _ranked(request)
     first = SequenceSpec(
         prompt="",
         max_tokens=request.max_tokens,
         sampling=request.sampling,
-        logprobs=0 if ranked else asked,
+        logprobs=0 if _ranked(request) else _alternatives(request),
         # Else the echo is the prompt's text, which the engine need not send back.
         echo=(request.echo and request.echo_scored and wants_entries(request)) or wants_scores(request),
         echo_last=request.echo_last,
@@ -71,16 +69,12 @@ def specs_of(request: CompletionRequest) -> list[SequenceSpec]:
         spelled=(*request.spelled, *_behind(request)),
     )
     images = request.images or ((),) * len(request.prompts)
-    return [
-        replace(
-            first,
-            prompt=prompt,
-            images=seen,
-            sampling=_drawing(request.sampling, (seed + index % seeds) % _SEEDS),
-            number=index // samples,
-        )
-        for index, (prompt, seen) in enumerate(both for both in zip(request.prompts, images, strict=True) for _ in range(samples))
-    ]
+    specs: list[SequenceSpec] = []
+    for number, (prompt, shown) in enumerate(zip(request.prompts, images, strict=True)):
+        for _ in range(samples):
+            sampling = _drawing(request.sampling, (seed + len(specs) % seeds) % _SEEDS)
+            specs.append(replace(first, prompt=prompt, images=shown, sampling=sampling, number=number))
+    return specs
 
 
 def _ranked(request: CompletionRequest) -> bool:
@@ -137,12 +131,17 @@ def echoes_of(request: CompletionRequest, prepared: Prepared, texts: Sequence[st
     firsts = prepared.sequences[:: candidates_of(request)]
     prompts = zip(request.prompts, firsts, texts, strict=True)
     return [
-        _echo(request, sequence, text, labels, _marks(prompt, sequence.images, seen), not isinstance(prompt, str))
+        _echo(request, sequence, text, labels, _marks(prompt, sequence.images, seen), written=not isinstance(prompt, str))
         for prompt, sequence, text in prompts
     ]
 
 
-def _echo(request: CompletionRequest, sequence: PreparedSequence, text: str, labels: Labels, marks: Marks | None, written: bool) -> Echo:
+def _echo(request: CompletionRequest, sequence: PreparedSequence, text: str, labels: Labels, marks: Marks | None, *, written: bool) -> Echo:
+    """What is shown of one prompt.
+
+    Args:
+        written: see ``Echo``.
+    """
     own = sequence.tokens[: sequence.prompt_end]
     if request.echo_last is None:
         return Echo(text, own[sequence.echo_from :] if sequence.echo else (), labels, written=written, marks=marks)

@@ -72,14 +72,14 @@ class Job:
         prompts = sum(map(self._prompt_tokens, range(len(self._choices) // self._candidates)))
         completions = sum(choice.completion_tokens for choice in self._choices)
         reasoning = sum(choice.reasoning_tokens for choice in self._choices)
-        accepted, rejected = map(sum, zip(*(choice.predicted for choice in self._choices), strict=True))
+        predicted = [choice.predicted for choice in self._choices]
         return Usage(
             prompts,
             completions,
             cached_tokens=sum(self._cached.values()),
             reasoning_tokens=reasoning,
-            accepted_tokens=accepted,
-            rejected_tokens=rejected,
+            accepted_tokens=sum(accepted for accepted, _ in predicted),
+            rejected_tokens=sum(rejected for _, rejected in predicted),
         )
 
     @property
