@@ -70,9 +70,9 @@ class Adapters:
         Raises:
             BadRequest: there are as many as the model has room for, or another of this name is being tried.
         """
-        self._leaving = [one for one in self._leaving if one.users]
-        used = sum(one.model == model for one in (*self.named.values(), *self._leaving, *self._coming.values()))
-        if used >= most:
+        self._leaving = [lora for lora in self._leaving if lora.users]
+        taken = [lora for lora in (*self.named.values(), *self._leaving, *self._coming.values()) if lora.model == model]
+        if len(taken) >= most:
             rule = f"cannot be loaded: {shorten(model)} has as many adapters as --max-loras says, {most}; unload one first"
             raise BadRequest("lora_name", rule, shorten(name))
         if name in self._coming:

@@ -18,7 +18,7 @@ from quintet.inputs.prepare import Preparer
 from quintet.moderation.format import Format
 
 POLL_S = 0.02
-
+"""How often it is looked whether an engine is loaded, or has ended its work."""
 
 PreparerOf = Callable[[Backend, GuideCheck, FairExecutor, ImageReader], Preparer]
 """What prepares the requests of an engine; guides are checked, long texts tokenised and images read in one place for all."""
@@ -98,7 +98,7 @@ class Entry:
         self._given = 0  # of these, those that ask nothing more of the engine, see ``given``
         self._yielding: set[asyncio.Timeout] = set()  # of these, those that end when the model is to be unloaded
         self.put_away = False  # an administrator unloaded it, and nobody who waits has asked for it since
-        self.used = clock()  # when it last had one
+        self.used = clock()  # when a request last needed it, or it was loaded
         self._clock = clock
         self._past = Health(State.CLOSED, 0.0)  # counted by the engines before
 
@@ -144,19 +144,20 @@ class Entry:
 
         Whoever has read that may send the next request, which is alone then, before this one is put away.
         """
-        counted = over = False
+        answered = over = False
 
         def end() -> None:
-            nonlocal counted
-            if not (counted or over):  # a refusal is answered when the request is over
-                counted = True
+            nonlocal answered
+            if not (answered or over):  # a refusal is answered when the request is over
+                answered = True
                 self._answered += 1
 
         try:
             yield end
         finally:
             over = True
-            self._answered -= counted
+            if answered:
+                self._answered -= 1
 
     @contextlib.contextmanager
     def given(self) -> Iterator[None]:

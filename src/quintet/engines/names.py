@@ -78,7 +78,7 @@ class Names:
 
     def without(self, name: str) -> Names:
         """Without a name that is there."""
-        return Names({one: model for one, model in self.exact.items() if one != name}, self.patterns)
+        return Names({other: model for other, model in self.exact.items() if other != name}, self.patterns)
 
 
 def name_models(models: Sequence[Sequence[str]], aliases: Iterable[tuple[str, str]] = ()) -> Names:

@@ -50,7 +50,8 @@ class Served:
 
     def fingerprint(self, backend: Backend) -> str:
         """What makes its answers: the engine with its weights, the adapter's, and what prepares the requests."""
-        parts = backend.capabilities.fingerprint, self.lora.adapter.digest if self.lora else "", self.entry.model.settings
+        adapter = self.lora.adapter.digest if self.lora else ""
+        parts = (backend.capabilities.fingerprint, adapter, self.entry.model.settings)
         return "-".join(part for part in parts if part)
 
     @contextlib.contextmanager
@@ -182,7 +183,8 @@ class Registry:
 
     def first_with_loras(self) -> Entry:
         """The first model that takes adapters, or else the first."""
-        return next((entry for entry in self.entries.values() if entry.model.loras is not None), next(iter(self.entries.values())))
+        entries = [*self.entries.values()]
+        return next((entry for entry in entries if entry.model.loras is not None), entries[0])
 
     def loras(self, entry: Entry) -> LoraConfig:
         """Which adapters a model takes.
@@ -277,32 +279,41 @@ class Registry:
         """
         if self._free is None:
             return []
-        loading = (one.model for one in self.entries.values() if one.health().state is State.LOADING)  # not yet seen in what is free
+        others = self.entries.values()
+        # What is still being loaded is not yet seen in what is free.
+        loading = [other.model for other in others if other.health().state is State.LOADING]
         left = self._free() - sum(model.kv if model.mapped else model.weights + model.kv for model in loading)
-        mapped = (one.model for one in self.entries.values() if one.phase is not Phase.UNLOADED and one.model.mapped)  # seen as free
+        # A file's memory is seen as free, and yet those that run need it.
+        mapped = [other.model for other in others if other.phase is not Phase.UNLOADED and other.model.mapped]
         free = left - sum(model.weights for model in mapped)
-        loaded = (one for one in self.entries.values() if (one.model.lazy or self._idle) and one.name not in self._changes)
-        may_go = [one for one in loaded if one.idle or (one.spare and not background)]
-        sizes = [(one, one.model.weights) for one in sorted(may_go, key=lambda one: (one.users, one.used))]
+        may_go = sorted((other for other in others if self._may_go(other, background)), key=lambda other: (other.users, other.used))
         need = entry.model.weights + entry.model.kv
-        victims = first_enough(need - free, sizes)
-        if victims is None and entry.model.mapped and entry.model.kv <= left:
-            return [one for one, _ in sizes]
-        if victims is None:
-            most = max(0, free) + sum(size for _, size in sizes)
-            raise Overloaded(f"The model {entry.name} needs {need / MB:.0f} MB of memory, and {most / MB:.0f} MB can be had.", RETRY_S)
-        return victims
+        victims = first_enough(need - free, [(other, other.model.weights) for other in may_go])
+        if victims is not None:
+            return victims
+        if entry.model.mapped and entry.model.kv <= left:
+            return may_go
+        most = max(0, free) + sum(other.model.weights for other in may_go)
+        raise Overloaded(f"The model {entry.name} needs {need / MB:.0f} MB of memory, and {most / MB:.0f} MB can be had.", RETRY_S)
+
+    def _may_go(self, entry: Entry, background: bool) -> bool:
+        """Whether a model may be unloaded for another's sake; one that works only in the background, for somebody who waits alone."""
+        comes_again = entry.model.lazy or bool(self._idle)
+        return comes_again and entry.name not in self._changes and (entry.idle or (entry.spare and not background))
 
     async def _free_idle(self) -> None:
         """Unload what is idle for long enough, until cancelled."""
         while True:
             now = self._clock()
-            idle = [one for one in self.entries.values() if one.idle and one.name not in self._changes]
-            for one in idle:
-                if now - one.used >= self._idle:
-                    self._unload(one)
             # What becomes idle from now on is due after ``self._idle`` at the earliest.
-            await asyncio.sleep(max(POLL_S, min((one.used + self._idle - now for one in idle), default=self._idle)))
+            next_due_s = self._idle
+            for entry in self.entries.values():
+                if entry.idle and entry.name not in self._changes:
+                    due_s = entry.used + self._idle - now
+                    if due_s <= 0:
+                        self._unload(entry)
+                    next_due_s = min(next_due_s, due_s)
+            await asyncio.sleep(max(POLL_S, next_due_s))
 
 
 def _later(entry: Entry, message: str) -> Overloaded:
