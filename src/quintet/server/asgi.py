@@ -1,7 +1,8 @@
-"""ASGI 3.0: the types of an application, and the headers of a request."""
+"""ASGI 3.0: the types of an application, and the body and headers of a request."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
@@ -10,6 +11,16 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def arrived(body: bytes) -> Receive:
+    """Receives a body that is here, of a client that never leaves. Nothing holds the body once it was received."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        return messages.pop() if messages else await asyncio.get_running_loop().create_future()
+
+    return receive
 
 
 class Headers:

@@ -8,7 +8,7 @@ from quintet.server.asgi import Headers
 MSGPACK = ("application/vnd.msgpack", "application/msgpack", "application/x-msgpack")
 
 
-def check_media(headers: Headers, packed: bool, typed: bool = False) -> None:
+def check_media(headers: Headers, *, packed: bool, typed: bool) -> None:
     """JSON in UTF-8; with ``packed`` also MessagePack, and either of them gzip-compressed.
 
     With ``typed`` the type must be there. Otherwise a missing one and curl's default for ``-d`` are read as JSON too (never as a form). But
@@ -23,8 +23,8 @@ def check_media(headers: Headers, packed: bool, typed: bool = False) -> None:
     taken = ("application/json", *(MSGPACK if packed else ()))
     if kind not in taken and (typed or browser or kind not in ("", "application/x-www-form-urlencoded")):
         raise UnsupportedMedia(f"Content-Type must be {' or '.join(taken[:2])}.")
-    charsets = [one.removeprefix("charset=").strip('"') for one in parameters if one.startswith("charset=")]
-    if any(one not in ("utf-8", "utf8") for one in charsets):
+    charsets = [text.removeprefix("charset=").strip('"') for text in parameters if text.startswith("charset=")]
+    if any(charset not in ("utf-8", "utf8") for charset in charsets):
         raise UnsupportedMedia("The charset must be utf-8.")
     coding = encoding(headers)
     if coding and not (packed and coding == "gzip"):
@@ -43,6 +43,6 @@ def media(headers: Headers) -> list[str]:
 
 
 def encoding(headers: Headers) -> str:
-    """``""`` = as it is."""
-    found = ", ".join(headers.getlist("content-encoding")).strip().lower()
-    return "" if found == "identity" else found
+    """The content coding; ``""`` = the body is as it is."""
+    coding = ", ".join(headers.getlist("content-encoding")).strip().lower()
+    return "" if coding == "identity" else coding

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
+from dataclasses import dataclass
 
 from quintet.errors import Overloaded
 
@@ -22,7 +23,17 @@ WAIT_S = 30.0
 """Seconds for which a body waits for room; as long as one that has it may take to arrive (``http.BODY_S``)."""
 
 
-_Waiting = tuple["BodyHold", int, asyncio.Future[None]]
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A body that waits for room.
+
+    Args:
+        granted: done once it has its room, or does not want it any more.
+    """
+
+    hold: BodyHold
+    size: int
+    granted: asyncio.Future[None]
 
 
 class BodyRoom:
@@ -48,7 +59,7 @@ class BodyRoom:
             Overloaded: there was none for ``WAIT_S`` seconds.
         """
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(hold.caller, deque()).append((hold, size, granted))
+        self._waiting.setdefault(hold.caller, deque()).append(_Waiting(hold, size, granted))
         self._grant()
         try:
             async with asyncio.timeout(WAIT_S):
@@ -60,7 +71,7 @@ class BodyRoom:
                 self._grant()
 
     def give(self, caller: str, size: int) -> None:
-        """Of what a caller's body had."""
+        """Give back what a caller's body had."""
         self._held[caller] -= size
         self._held += Counter()  # drops those with nothing
         self._grant()
@@ -68,15 +79,17 @@ class BodyRoom:
     def _grant(self) -> None:
         for caller in [*self._waiting]:
             queue = self._waiting.pop(caller)
-            while queue and (queue[0][2].done() or self._held[caller] + queue[0][1] <= self._most // 2):
-                hold, size, granted = queue[0]
-                if not granted.done():
-                    if self.held + size > self._most:
+            while queue:
+                first = queue[0]
+                if not first.granted.done():
+                    if self._held[caller] + first.size > self._most // 2:
+                        break
+                    if self.held + first.size > self._most:
                         self._waiting = {caller: queue, **self._waiting}  # its turn is next, however little others want
                         return
-                    self._held[caller] += size
-                    hold.size = size
-                    granted.set_result(None)
+                    self._held[caller] += first.size
+                    first.hold.size = first.size
+                    first.granted.set_result(None)
                 queue.popleft()
             if queue:
                 self._waiting[caller] = queue

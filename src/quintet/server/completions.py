@@ -209,7 +209,7 @@ class Completions:
         http, provider, most = call.http, call.provider, self._config.max_body_bytes
         own = api.format is provider.dialect
         with http.reading():
-            body = await http.body(most, provider.packed, provider.typed and own)
+            body = await http.body(most, packed=provider.packed, typed=provider.typed and own)
 
             def parse() -> Parsed:
                 data = as_json(body, http.headers, most)
@@ -229,12 +229,13 @@ class Completions:
         first = asyncio.ensure_future(anext(batches))
         await asyncio.wait({first}, timeout=self._keep_alive)
         if first.done():
-            failed = run.guard.failure(first.result())
-            if failed is not None or run.guard.gone:
+            failure = run.guard.failure(first.result())
+            if failure is not None or run.guard.gone:
                 run.observer.saw(first.result())
             if run.guard.gone:
                 return
-            _raise(failed)
+            if failure is not None:
+                raise failure
         async with SlowAnswer(run.call.http, EVENTS, run.headers, self._keep_alive) as answer:
             try:
                 batch = await first
@@ -243,15 +244,16 @@ class Completions:
                     await answer.write(await self._write_all_but_last(run, batch, answer))
                     batch = await anext(batches)
                     run.observer.saw(batch)
-                failure: Exception | None = (refusal := run.guard.failure(batch))
-                events = batch if refusal is None else _broken(batch, refusal)
+                failure = run.guard.failure(batch)
+                events = batch if failure is None else _broken(batch, failure)
                 last = await self._write_all_but_last(run, events, answer)
-            except Exception as error:
+                complete = failure is None
+            except Exception:
                 _log.exception("request %s broke in its stream", run.call.http.request_id)
-                failure, last = error, frames(run.renderer.feed(Failed(_BROKEN)))
+                last, complete = frames(run.renderer.feed(Failed(_BROKEN))), False
             if run.guard.gone:
                 return
-            if failure is None:
+            if complete:
                 await answer.end(last + run.done)
             else:
                 await answer.write(last)  # and no end: the client gets to know it even if it does not know the frame
@@ -259,15 +261,19 @@ class Completions:
     async def _write_all_but_last(self, run: _Run, batch: Sequence[Event], answer: SlowAnswer) -> bytes:
         """The last piece of the body for an engine step, which is the only one if the step made nothing long."""
         data = b""
-        for portion, long in portions(batch):
+        for portion in portions(batch):
             if data:
                 await answer.write(data)
                 await asyncio.sleep(0)
-            data = await self._run(run, True, partial(_render, run.renderer, portion)) if long else _render(run.renderer, portion)
+            if portion.long:
+                data = await self._in_thread(run, partial(_render, run.renderer, portion.events))
+            else:
+                data = _render(run.renderer, portion.events)
         return data
 
-    async def _run(self, run: _Run, long: bool, work: Callable[[], T]) -> T:
-        return await self._executor.run(run.call.caller.tenant, work) if long else work()
+    async def _in_thread(self, run: _Run, work: Callable[[], T]) -> T:
+        """What takes long, when it is its tenant's turn."""
+        return await self._executor.run(run.call.caller.tenant, work)
 
     async def _json(self, run: _Run) -> None:
         collecting = asyncio.create_task(self._collect(run))
@@ -277,7 +283,8 @@ class Completions:
                 await self._slow_json(run, collecting)
             elif not run.guard.gone:
                 collected = collecting.result()
-                _raise(collected.failure)
+                if collected.failure is not None:
+                    raise collected.failure
                 await self._reply(run, collected)
         finally:
             collecting.cancel()
@@ -302,7 +309,7 @@ class Completions:
     async def _parts(self, run: _Run) -> AsyncIterator[bytes]:
         """Those of a long JSON body, while there is somebody to send them to."""
         parts = run.renderer.body()
-        while not run.guard.gone and (part := await self._run(run, True, partial(next, parts, b""))):
+        while not run.guard.gone and (part := await self._in_thread(run, partial(next, parts, b""))):
             yield part
 
     async def _slow_json(self, run: _Run, collecting: asyncio.Task[_Collected]) -> None:
@@ -324,12 +331,17 @@ class Completions:
         collected = _Collected()
         async for batch in run.job.events():
             run.observer.saw(batch)
-            collected.failure = collected.failure or run.guard.failure(batch)
-            for portion, long in portions(batch) if collected.failure is None else ():
-                await self._run(run, long, partial(_add, run.renderer, portion))
-                await asyncio.sleep(0)
-                collected.entries += sum(map(work_of, portion))
             collected.last = batch
+            collected.failure = collected.failure or run.guard.failure(batch)
+            if collected.failure is not None:
+                continue  # up to the end, for the observer
+            for portion in portions(batch):
+                if portion.long:
+                    await self._in_thread(run, partial(_add, run.renderer, portion.events))
+                else:
+                    _add(run.renderer, portion.events)
+                await asyncio.sleep(0)
+                collected.entries += sum(map(work_of, portion.events))
         return collected
 
 
@@ -352,11 +364,6 @@ def _resolved(request: CompletionRequest, model: str, caller: Caller) -> Complet
     return request if request.model else dataclasses.replace(request, model=model)
 
 
-def _raise(failure: QuintetError | None) -> None:
-    if failure is not None:
-        raise failure
-
-
 def _ends(batch: list[Event], guard: Guard) -> bool:
     return isinstance(batch[-1], (Finished, Failed)) or guard.failure(batch) is not None
 
@@ -372,15 +379,15 @@ def _add(renderer: Renderer, events: Sequence[Event]) -> None:
 
 def _broken(batch: Sequence[Event], failure: QuintetError) -> list[Event]:
     """A stream that broke ends with an error object and, so that nobody takes it for complete, without ``[DONE]``."""
-    whole = [event for event in batch if not isinstance(event, Failed | Finished | ChoiceDone)]
-    why = next((event for event in batch if isinstance(event, Failed)), Failed.by(failure))
-    return [*whole, why]
+    before = [event for event in batch if not isinstance(event, Failed | Finished | ChoiceDone)]
+    failed = next((event for event in batch if isinstance(event, Failed)), Failed.by(failure))
+    return [*before, failed]
 
 
 def warned(ignored: Sequence[str], unheeded: Sequence[str] = ()) -> list[tuple[str, str]]:
     """RFC 7234 ``warning: 299``: fields that the provider does not document are ignored, but not in silence."""
-    said = [("unknown fields ignored", ignored), ("not, or not fully, heeded here", unheeded)]
-    return [("warning", f'299 - "{what}: {_listed(names)}"') for what, names in said if names]
+    warnings = [("unknown fields ignored", ignored), ("not, or not fully, heeded here", unheeded)]
+    return [("warning", f'299 - "{text}: {_listed(names)}"') for text, names in warnings if names]
 
 
 def _listed(names: Sequence[str], most: int = 8) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from urllib.parse import parse_qs
 
 from quintet.errors import HeadTooLarge, SlowBody
-from quintet.server.asgi import Headers, Message, Receive, Scope, Send
+from quintet.server.asgi import Headers, Message, Receive, Scope, Send, arrived
 from quintet.server.bodies import check_media, too_large
 from quintet.server.body_room import SMALL_BYTES, BodyHold
 
@@ -116,13 +116,8 @@ class Request:
 
     def detached(self, body: bytes, send: Send) -> Request:
         """The same request, whose body is here, whose client does not leave, and whose answer goes to ``send``."""
-        arriving = [{"type": "http.request", "body": body, "more_body": False}]
-
-        async def receive() -> Message:
-            return arriving.pop() if arriving else await asyncio.get_running_loop().create_future()
-
         other = copy.copy(self)
-        other.receive, other._send, other.always = receive, send, list(self.always)
+        other.receive, other._send, other.always = arrived(body), send, list(self.always)
         return other
 
     async def reply(self, status: int, body: bytes, headers: Iterable[tuple[str, str]] = (), media: str = "application/json") -> None:
@@ -133,8 +128,11 @@ class Request:
             await self.write(body[at : at + PIECE_BYTES])
         await self.write(body[last:], last=True)
 
-    async def body(self, most: int, packed: bool = False, typed: bool = False) -> bytes:
+    async def body(self, most: int, *, packed: bool = False, typed: bool = False) -> bytes:
         """The request body as it was sent.
+
+        Args:
+            packed, typed: see ``check_media``.
 
         Raises:
             UnsupportedMedia: see ``check_media``.
@@ -143,7 +141,7 @@ class Request:
             SlowBody: not complete after ``BODY_S`` seconds.
             ClientGoneError: the client left before it was complete.
         """
-        check_media(self.headers, packed, typed)
+        check_media(self.headers, packed=packed, typed=typed)
         if self._declared() > most:
             raise too_large(most)
         if self.hold is not None:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import itertools
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from quintet.errors import BadRequest, IdempotencyConflict, shorten
 from quintet.server.asgi import Message
@@ -51,7 +51,17 @@ _HEADER_BYTES = 256
 
 _KEY = re.compile(r"[!-~]{1,256}")
 
-_Name = tuple[str, str]
+
+class _Name(NamedTuple):
+    """Under which a recording is found.
+
+    Args:
+        caller: the salt of the API key; empty without keys.
+        key: the ``Idempotency-Key``.
+    """
+
+    caller: str
+    key: str
 
 
 class RecordingRoom:
@@ -115,13 +125,13 @@ class Once:
 
     async def _recording(self, call: Call, endpoint: Endpoint) -> tuple[Recording, bool]:
         """That of a request, which begins here or was there already."""
-        name = call.caller.salt, _key(call.http)
-        body = await call.http.body(self._most, call.provider.packed)
+        name = _Name(call.caller.salt, _key(call.http))
+        body = await call.http.body(self._most, packed=call.provider.packed)
         digest = _digest(call, body)
         self._forget_old()
         recording = self._recordings.get(name)
         if recording is None:
-            recording = self._recordings[name] = Recording(call.http.request_id, digest, self._clock(), self._room, name[0])
+            recording = self._recordings[name] = Recording(call.http.request_id, digest, self._clock(), self._room, name.caller)
             task = asyncio.create_task(self._run(name, recording, recording.detached(call, body), endpoint))
             call.http.hold = None  # whoever computes has the body, also when the client has left
             self._tasks.add(task)
@@ -136,24 +146,29 @@ class Once:
     async def _run(self, name: _Name, recording: Recording, call: Call, endpoint: Endpoint) -> None:
         """Compute, whoever listens; what fails is told to those who do, and forgotten."""
         await recording.make(call, endpoint)
-        self._room.take(name[0], -recording.size)
+        self._room.take(name.caller, -recording.size)
         if not recording.whole:
             del self._recordings[name]
             return
         recording.kept = True
-        self._sizes[name[0]] += recording.size
+        self._sizes[name.caller] += recording.size
         while self._sizes.total() > KEEP_BYTES:
-            largest = self._sizes.most_common(1)[0][0]
-            self._forget(next(one for one, kept in self._recordings.items() if kept.kept and one[0] == largest))
+            ((largest, _),) = self._sizes.most_common(1)
+            self._forget(next(other for other, kept in self._recordings.items() if kept.kept and other.caller == largest))
 
     def _forget_old(self) -> None:
         now = self._clock()
-        old = itertools.takewhile(lambda item: now - item[1].began >= KEEP_S, self._recordings.items())
-        for name in [name for name, one in old if one.kept]:
+        old: list[_Name] = []
+        for name, recording in self._recordings.items():
+            if now - recording.began < KEEP_S:
+                break  # those behind it are younger
+            if recording.kept:
+                old.append(name)
+        for name in old:
             self._forget(name)
 
     def _forget(self, name: _Name) -> None:
-        self._sizes[name[0]] -= self._recordings.pop(name).size
+        self._sizes[name.caller] -= self._recordings.pop(name).size
         self._sizes += Counter()  # drops those with nothing
 
 
@@ -269,9 +284,10 @@ class Recording:
         return data[:frames] if frames > 1 else data
 
     def _once_more(self, http: Request, head: Message) -> Message:
-        now = [(key.encode("latin-1"), value.encode("latin-1")) for key, value in (*http.always, *http.limits())]
-        kept = [(key, value) for key, value in head["headers"] if key not in self._own]
-        return {**head, "headers": [*kept, *now, REPLAYED]}
+        """The head for another request: what was the first one's own is this one's."""
+        own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (*http.always, *http.limits())]
+        shared = [(name, value) for name, value in head["headers"] if name not in self._own]
+        return {**head, "headers": [*shared, *own, REPLAYED]}
 
     @property
     def _end(self) -> int:
@@ -323,9 +339,9 @@ class _Bell:
     def ring(self) -> None:
         """Wake all who wait now."""
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            if not one.done():
-                one.set_result(None)
+        for heard in waiting:
+            if not heard.done():
+                heard.set_result(None)
 
 
 def _key(http: Request) -> str:

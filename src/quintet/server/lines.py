@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from quintet.engines.registry import Registry
 from quintet.errors import BadRequest, EngineFailed, ModelNotFound, NotAuthorized, OverLimit, Overloaded, QuintetError, TooManyRequests
 from quintet.events import Event, Finished
 from quintet.request import CompletionRequest
-from quintet.server.asgi import Message
+from quintet.server.asgi import Message, Send, arrived
 from quintet.server.auth import Auth
 from quintet.server.call import Call
 from quintet.server.completions import CompletionApi, Completions
@@ -29,7 +28,14 @@ FOREVER_S = 30 * 86_400.0
 """Seconds of silence after which an answer to nobody would be kept alive."""
 
 _KEY_S = 60.0
+"""Seconds until a line whose key is not in force is tried again."""
+
 _ENGINE_S = 1.0
+"""Seconds until a line whose engine failed is tried again."""
+
+_LEAST_S = 0.05
+"""Fewest seconds until a line for which there is no room is tried again."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -90,19 +96,14 @@ def _again(error: Exception, answer: Answer) -> AgainError | None:
     if isinstance(error, OverLimit) and error.permanent:
         return None
     if isinstance(error, TooManyRequests | Overloaded):
-        return AgainError(max(error.retry_after, 0.05))
+        return AgainError(max(error.retry_after, _LEAST_S))
     return AgainError(_ENGINE_S, answer) if isinstance(error, EngineFailed) else None
 
 
-def _request(pending: PendingLine, request_id: str, send: Callable[[Message], object]) -> Request:
+def _request(pending: PendingLine, request_id: str, send: Send) -> Request:
     """As if somebody had sent it who never leaves."""
-    arriving: list[Message] = [{"type": "http.request", "body": pending.body, "more_body": False}]
-
-    async def receive() -> Message:
-        return arriving.pop() if arriving else await asyncio.get_running_loop().create_future()
-
     scope = {"method": "POST", "path": pending.batch.asked.endpoint, "headers": [(b"content-type", b"application/json")]}
-    return Request(scope, receive, send, request_id)  # type: ignore[arg-type]
+    return Request(scope, arrived(pending.body), send, request_id)
 
 
 @dataclass(frozen=True, slots=True)

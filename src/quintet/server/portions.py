@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from quintet.events import ChoiceDelta, Event
 
@@ -13,23 +14,34 @@ _IDS, _CHARACTERS = 16, 64
 """So many token ids, and so many characters of text, take as long to render as the entry of one log-probability."""
 
 
-def portions(batch: Sequence[Event]) -> Iterator[tuple[Sequence[Event], bool]]:
-    """Events that are rendered in one go, and whether that takes long, as the entries of an echoed prompt do."""
+class Portion(NamedTuple):
+    """Events that are rendered in one go.
+
+    Args:
+        long: that takes long, as the entries of an echoed prompt do.
+    """
+
+    events: Sequence[Event]
+    long: bool
+
+
+def portions(batch: Sequence[Event]) -> Iterator[Portion]:
+    """The events of an engine step, in order."""
     if len(batch) + sum(map(work_of, batch)) <= INLINE_ENTRIES:
-        yield batch, False
+        yield Portion(batch, long=False)
         return
     start, entries = 0, 0.0
     for at, event in enumerate(batch):
         more = work_of(event) + 1
         if at > start and entries + more > INLINE_ENTRIES:
-            yield batch[start:at], False
+            yield Portion(batch[start:at], long=False)
             start, entries = at, 0.0
         entries += more
         if more > INLINE_ENTRIES:
-            yield batch[at : at + 1], True
+            yield Portion(batch[at : at + 1], long=True)
             start, entries = at + 1, 0.0
     if start < len(batch):
-        yield batch[start:], False
+        yield Portion(batch[start:], long=False)
 
 
 def work_of(event: Event) -> float:
