@@ -64,10 +64,10 @@ class Files:
         """``GET /v1/files``."""
         asked = files_page(**{name: call.http.argument(name) for name in ("after", "limit", "order", "purpose")})
         owner, now = call.caller.owner, self._source.now()
-        found, more = await self._kept.do(
+        files, more = await self._kept.do(
             lambda store: store.files(owner, now, asked.after, asked.limit, ascending=asked.ascending, purpose=asked.purpose)
         )
-        await call.http.reply(200, shapes(call).files(found, more))
+        await call.http.reply(200, shapes(call).files(files, more))
 
     async def show(self, call: Call) -> None:
         """``GET /v1/files/{id}``."""
@@ -93,7 +93,9 @@ class Files:
 
         Whether the whole file may be kept is asked when it is there; but it may take its time, and there may be many.
         """
-        quota, stored, size = self._quota, await self._kept.do(lambda store: store.stored(owner)), 0
+        quota = self._quota
+        stored = await self._kept.do(lambda store: store.stored(owner))
+        size = 0
 
         def count(more: int) -> None:
             nonlocal size
@@ -116,6 +118,21 @@ class Files:
         return await self._kept.do(lambda store: store.file(call.tail, call.caller.owner, self._source.now()))
 
     async def _keep(self, call: Call, form: Form, draft: Draft) -> File:
+        file = self._described(call, form, draft)
+        await asyncio.to_thread(draft.keep, file.id)
+        try:
+            await self._kept.do(lambda store: store.add_upload(file, self._quota))
+        except BaseException:
+            await asyncio.to_thread(partial((await self._kept.folder()).content(file.id).unlink, missing_ok=True))
+            raise
+        return file
+
+    def _described(self, call: Call, form: Form, draft: Draft) -> File:
+        """The file that a form is to make of a draft.
+
+        Raises:
+            BadRequest: a field is missing, malformed or unknown, or the file is empty.
+        """
         fields = dict(form.fields)
         if form.file_name is None:
             raise BadRequest(FILE, "is required", code="missing_required_parameter")
@@ -125,25 +142,16 @@ class Files:
         now, keep = int(self._source.now()), kept_s(self._kept.config.keep, _expiry(fields))
         if not draft.size:
             raise BadRequest(FILE, "must not be empty")
-        id_ = f"file-{self._source.token()}"
-        name = form.file_name[:_MOST_NAME]
-        file = File(
-            id=id_,
+        return File(
+            id=f"file-{self._source.token()}",
             owner=call.caller.owner,
-            name=name,
+            name=form.file_name[:_MOST_NAME],
             purpose=Purpose.BATCH,
             size=draft.size,
             created=now,
             expires=now + keep if keep else None,
             lines=draft.lines,
         )
-        await asyncio.to_thread(draft.keep, id_)
-        try:
-            await self._kept.do(lambda store: store.add_upload(file, self._quota))
-        except BaseException:
-            await asyncio.to_thread(partial((await self._kept.folder()).content(id_).unlink, missing_ok=True))
-            raise
-        return file
 
 
 def shapes(call: Call) -> Batches:
@@ -154,14 +162,16 @@ def shapes(call: Call) -> Batches:
 
 def _expiry(fields: dict[str, str]) -> int:
     """Seconds of ``expires_after[anchor]`` and ``expires_after[seconds]``, as forms have objects; 0 = they are not there."""
-    names = {name: f"{_EXPIRES}[{name}]" for name in (ANCHOR, SECONDS)}
-    given: dict[str, object] = {name: fields.pop(key) for name, key in names.items() if key in fields}
+    members: dict[str, object] = {}
+    for member in (ANCHOR, SECONDS):
+        if (value := fields.pop(f"{_EXPIRES}[{member}]", None)) is not None:
+            members[member] = value
     if fields:
         raise BadRequest(printable(next(iter(fields))), "is not a field of this form", code="unknown_parameter")
-    seconds = given.get(SECONDS)
+    seconds = members.get(SECONDS)
     if isinstance(seconds, str) and seconds.isascii() and seconds.isdigit() and len(seconds) < 10:
-        given[SECONDS] = int(seconds)
-    return expiry(_EXPIRES, given) if given else 0
+        members[SECONDS] = int(seconds)
+    return expiry(_EXPIRES, members) if members else 0
 
 
 async def _send(call: Call, path: Path, size: int) -> None:

@@ -8,6 +8,7 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -32,8 +33,29 @@ _FULL = "The server cannot store anything now; try again later."
 T = TypeVar("T")
 
 
-class Kept:
+@dataclass(frozen=True, slots=True)
+class _OpenFolder:
+    """A folder that is open, and what computes its batches.
+
+    Args:
+        running: the runner's work.
     """
+
+    folder: Folder
+    desk: Desk
+    runner: Runner
+    running: asyncio.Task[None]
+
+    async def leave(self) -> None:
+        """Let go of it as it is."""
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        await asyncio.to_thread(self.desk.close)
+
+
+class Kept:
+    """The folder of files and batches, opened when it is first needed.
+
     Args:
         config: ``None`` = nothing is kept.
         most_line: bytes of a request.
@@ -46,12 +68,9 @@ class Kept:
     ) -> None:
         self._config, self._compute, self._now, self._engine = config, compute, now, engine
         self._limits = Limits(config.max_lines, most_line) if config else Limits()
-        self._folder: Folder | None = None
-        self._desk: Desk | None = None
-        self._runner: Runner | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._open: _OpenFolder | None = None
         self._beginning: asyncio.Task[None] | None = None
-        self._opening: asyncio.Task[Folder | None] | None = None  # for all who wait for it
+        self._opening: asyncio.Task[_OpenFolder | None] | None = None  # for all who wait for it
         self._failure: Exception | None = None  # why it could not be opened the last time
         self._leaving: asyncio.Task[None] | None = None  # a folder that was lost
 
@@ -69,7 +88,7 @@ class Kept:
         """Go on with what an earlier process has left, if it has left anything, once it can be opened. On the event loop that serves."""
         if self._config is not None:
             self._beginning = asyncio.create_task(self._begin(self._config.folder))
-            self._beginning.add_done_callback(_told)
+            self._beginning.add_done_callback(_log_failure)
 
     async def end(self) -> None:
         """Leave everything as it is; the next process goes on."""
@@ -77,27 +96,12 @@ class Kept:
             self._beginning.cancel()
             await asyncio.wait({self._beginning})
         await asyncio.gather(*(task for task in (self._opening, self._leaving) if task is not None), return_exceptions=True)
-        await _left(self._running, self._desk)
+        if self._open is not None:
+            await self._open.leave()
 
     async def folder(self) -> Folder:
-        """What is at the path. If it was deleted or replaced while it was open, what is there now, once the other is let go of.
-
-        Raises:
-            NotFound: nothing is kept.
-            Overloaded: the folder cannot be used, or not yet.
-        """
-        opened = self._folder
-        # Not on the event loop: a disk that hangs must not hold the streams. Others may have come here in the meantime.
-        if opened is not None and await asyncio.to_thread(opened.lost) and self._folder is opened:
-            _log.error("batches: %s was deleted or replaced while it was open; it is opened anew", opened.path)
-            self._leaving = asyncio.create_task(_left(self._running, self._desk))
-            self._folder = self._desk = self._runner = self._running = None
-        if self._leaving is not None and not self._leaving.done():  # SQLite would take its log for the next database's
-            raise Overloaded(_FULL, _RETRY_AFTER_S)
-        folder = await self._opened()
-        if folder is None:
-            raise Overloaded("The server cannot keep files now; its log says why.", _RETRY_AFTER_S)
-        return folder
+        """See ``_require``."""
+        return (await self._require()).folder
 
     async def do(self, work: Callable[[Store], T]) -> T:
         """What ``work`` returns or raises, see ``Desk.do``.
@@ -105,18 +109,37 @@ class Kept:
         Raises:
             Overloaded: the disk does not take it.
         """
-        await self.folder()
-        assert self._desk is not None
+        opened = await self._require()
         with storing():
-            return await self._desk.do(work)
+            return await opened.desk.do(work)
 
     def wake(self) -> None:
         """There is something new to compute, or to end."""
-        if self._runner is not None:
-            self._runner.wake()
+        if self._open is not None:
+            self._open.runner.wake()
+
+    async def _require(self) -> _OpenFolder:
+        """What is at the path. If it was deleted or replaced while it was open, what is there now, once the other is let go of.
+
+        Raises:
+            NotFound: nothing is kept.
+            Overloaded: the folder cannot be used, or not yet.
+        """
+        before = self._open
+        # Not on the event loop: a disk that hangs must not hold the streams. Others may have come here in the meantime.
+        if before is not None and await asyncio.to_thread(before.folder.lost) and self._open is before:
+            _log.error("batches: %s was deleted or replaced while it was open; it is opened anew", before.folder.path)
+            self._leaving = asyncio.create_task(before.leave())
+            self._open = None
+        if self._leaving is not None and not self._leaving.done():  # SQLite would take its log for the next database's
+            raise Overloaded(_FULL, _RETRY_AFTER_S)
+        opened = await self._opened()
+        if opened is None:
+            raise Overloaded("The server cannot keep files now; its log says why.", _RETRY_AFTER_S)
+        return opened
 
     async def _begin(self, path: Path) -> None:
-        while self._folder is None and self._leaving is None:  # else it was opened for a request
+        while self._open is None and self._leaving is None:  # else it was opened for a request
             try:
                 if not await _in_thread(path.exists):
                     return
@@ -127,30 +150,29 @@ class Kept:
                 return  # its batches are computed, and not to be refused here, for want of their models, while that server is restarted
             await asyncio.sleep(AGAIN_S)
 
-    async def _opened(self) -> Folder | None:
+    async def _opened(self) -> _OpenFolder | None:
         """``None`` = it cannot be opened, and the log says why."""
-        if self._folder is not None:
-            return self._folder
+        if self._open is not None:
+            return self._open
         if self._opening is None or self._opening.done():
-            self._opening = asyncio.create_task(self._open(self.config))
+            self._opening = asyncio.create_task(self._try_to_open(self.config))
         return await asyncio.shield(self._opening)
 
-    async def _open(self, config: BatchConfig) -> Folder | None:
+    async def _try_to_open(self, config: BatchConfig) -> _OpenFolder | None:
         if self._leaving is not None:
             await self._leaving
         try:
-            folder, desk = await _in_thread(partial(_take, config))
+            folder, desk = await _in_thread(partial(_open_folder, config))
         except BatchFolderError as error:
             self._failed(error)
             return None
         if self._failure is not None:
             _log.warning("batches: %s is open now", folder.path)
-        self._folder, self._desk, self._failure = folder, desk, None
-        limits, keep, engine = self._limits, config.keep, self._engine
-        self._runner = Runner(folder, desk, self._compute, self._now, limits=limits, keep=keep, engine=engine)
-        self._running = asyncio.create_task(self._runner.run())
-        self._running.add_done_callback(_told)
-        return folder
+        runner = Runner(folder, desk, self._compute, self._now, limits=self._limits, keep=config.keep, engine=self._engine)
+        running = asyncio.create_task(runner.run())
+        running.add_done_callback(_log_failure)
+        self._open, self._failure = _OpenFolder(folder, desk, runner, running), None
+        return self._open
 
     def _failed(self, error: Exception) -> None:
         """It could not be opened: said once, however often it is tried."""
@@ -159,8 +181,8 @@ class Kept:
         self._failure = error
 
 
-def _take(config: BatchConfig) -> tuple[Folder, Desk]:
-    """A folder, opened. It takes as long as the disk does, or whoever has the database locked.
+def _open_folder(config: BatchConfig) -> tuple[Folder, Desk]:
+    """Open a folder. It takes as long as the disk does, or whoever has the database locked.
 
     Raises:
         BatchFolderError: it cannot be, or not now.
@@ -192,15 +214,6 @@ async def _in_thread(work: Callable[[], T]) -> T:
     return await running
 
 
-async def _left(running: asyncio.Task[None] | None, desk: Desk | None) -> None:
-    """A folder, as it is."""
-    if running is not None:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-    if desk is not None:
-        await asyncio.to_thread(desk.close)
-
-
 @contextlib.contextmanager
 def storing() -> Iterator[None]:
     """A block that writes to the disk.
@@ -217,6 +230,6 @@ def storing() -> Iterator[None]:
         raise Overloaded(_FULL, _RETRY_AFTER_S) from None
 
 
-def _told(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("batches: nothing is computed any more", exc_info=error)
