@@ -38,7 +38,7 @@ from quintet.server.kept import Kept
 from quintet.server.lines import FOREVER_S, Lines, engine_of
 from quintet.server.metrics import OTHER, Telemetry
 from quintet.server.models import Models
-from quintet.server.others import Other, Properties
+from quintet.server.others import ForeignCompletions, Properties
 from quintet.server.probes import Probes
 from quintet.server.proxies import Proxies
 from quintet.server.routing import HEADER, Router, named
@@ -102,36 +102,42 @@ class App:
         moderating = [name for name, entry in registry.entries.items() if entry.model.moderation is not None]
         self._telemetry = Telemetry(registry.entries, source.clock, ledger, moderating, registry.guides.checked)
         self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
+        self._bodies = BodyRoom(config.max_body_bytes)
         models = Models(registry, int(source.now()), self._cors)
-        probes = Probes(registry, self._telemetry)
-        executor = registry.executor
-        limiter = Limiter(config.max_per_key, source.clock, source.now, ledger)
-        gate = Gate(limiter, config)
-        made = partial(Completions, models=models, gate=gate, telemetry=self._telemetry, accounts=Accounts(ledger), executor=executor)
-        completions = made(source=source, config=config, keep_alive=keep_alive)
-        unhurried = replace(config, timeout=0.0)
+        gate = Gate(Limiter(config.max_per_key, source.clock, source.now, ledger), config)
+        once = Once(config.max_body_bytes, source.clock, gate)
+        completions_of = partial(
+            Completions,
+            models=models,
+            gate=gate,
+            telemetry=self._telemetry,
+            accounts=Accounts(ledger),
+            executor=registry.executor,
+        )
+
+        without_deadline = replace(config, timeout=0.0)
 
         def for_nobody(source: Source) -> Completions:
-            return made(source=source, config=unhurried, keep_alive=FOREVER_S)
+            return completions_of(source=source, config=without_deadline, keep_alive=FOREVER_S)
 
         lines, engine = Lines(for_nobody, self._auth, source), partial(engine_of, registry)
         self._kept = Kept(config.batches, lines, config.max_body_bytes, source.now, engine)
-        once = Once(config.max_body_bytes, source.clock, gate)
-        tokens, llama = Tokens(models, config.max_body_bytes, executor, strict=config.strict), Properties(models)
-        admins = Admin(registry, models, self._auth, config, source)
-        self._bodies = BodyRoom(config.max_body_bytes)
-        public = {**probes.public(), **pages.public()}
-        self._probes = frozenset(path.encode() for path in probes.public())
-        self._public = frozenset(path.encode() for path in {*public, *static.public()})
-        plain = {**public, "/version": probes.version}
-        inside = {"/metrics": probes.metrics, "/health/models": probes.models, "/load": probes.load}
-        completing = _completing(completions, once)
+        completing = _completing(completions_of(source=source, config=config, keep_alive=keep_alive), once)
         self._traced = completing.keys()  # what else is asked for is no work of a model
-        resources = {
-            **completing,
+        probes = Probes(registry, self._telemetry)
+        self._probes = frozenset(path.encode() for path in probes.public())
+        self._public = frozenset(path.encode() for path in (*probes.public(), *pages.public(), *static.public()))
+        administration = Admin(registry, models, self._auth, config, source).routes()
+        resources = {**completing, **batch_routes(self._kept, source, config, once), **self._about_models(models, probes, config)}
+        self._routers = _routers(probes, resources, administration, config)
+
+    def _about_models(self, models: Models, probes: Probes, config: ServerConfig) -> dict[str, Route]:
+        """The routes that tell of models and their tokens, and the one that an SDK asks only to be connected."""
+        tokens = Tokens(models, config.max_body_bytes, self._registry.executor, strict=config.strict)
+        llama = Properties(models)
+        return {
             "/props": Route("/props", {"GET": llama.props}),
             "/slots": Route("/slots", {"GET": llama.slots}),
-            **batch_routes(self._kept, source, config, once),
             "/models": Route("/models", {"GET": models.list}),
             "/models/": Route("/models/{name}", {"GET": models.show}),
             "/v2/": Route("/v2/projects/{project}/models", {"GET": models.of_project}, _PROJECTS),
@@ -140,12 +146,6 @@ class App:
             "/tokenizer_info": Route("/tokenizer_info", {"GET": tokens.info}),
             "/tcp_warming": Route("/tcp_warming", {"GET": probes.warm}, _WARMING),
         }
-        administration = admins.routes()
-        people, shared = {**plain, **static.routes()}, {path: resources[path] for path in ("/models", "/models/")}
-        both = _router({**people, **inside}, {**resources, **administration}, config)
-        public_one = _router(people, {**resources, **_hidden(administration)}, config)
-        apart = {PUBLIC: public_one, ADMIN: _router({**plain, **inside}, {**shared, **administration}, config)}
-        self._routers = apart if config.admin_listener else {PUBLIC: both}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -267,11 +267,32 @@ def _completing(completions: Completions, once: Once) -> dict[str, Route]:
     """The routes of completions, in the dialects' shape and in others'."""
     endpoints: dict[str, Endpoint] = {
         "/completions": completions,
-        "/infill": Other.llama(completions, Infill()),
-        "/completion": Other.llama(completions, Completion()),
-        "/fim/completions": Other(completions, CompletionApi("Mistral", FimCompletion()), fim_error),
+        "/infill": ForeignCompletions.llama(completions, Infill()),
+        "/completion": ForeignCompletions.llama(completions, Completion()),
+        "/fim/completions": ForeignCompletions(completions, CompletionApi("Mistral", FimCompletion()), fim_error),
     }
     return {path: Route(path, {"POST": once.of(endpoint)}) for path, endpoint in endpoints.items()}
+
+
+def _routers(
+    probes: Probes, resources: Mapping[str, Route], administration: Mapping[str, Route], config: ServerConfig
+) -> dict[str, Router]:
+    """That of each listener: one for all, or one for everybody and one for administrators.
+
+    Args:
+        resources: beneath every base.
+        administration: beneath every base too, for administrators.
+    """
+    plain = {**probes.public(), **pages.public(), "/version": probes.version}
+    for_people = {**plain, **static.routes()}
+    for_operators = {"/metrics": probes.metrics, "/health/models": probes.models, "/load": probes.load}
+    if not config.admin_listener:
+        return {PUBLIC: _router({**for_people, **for_operators}, {**resources, **administration}, config)}
+    models = {path: resources[path] for path in ("/models", "/models/")}
+    return {
+        PUBLIC: _router(for_people, {**resources, **_hidden(administration)}, config),
+        ADMIN: _router({**plain, **for_operators}, {**models, **administration}, config),
+    }
 
 
 def _hidden(routes: Mapping[str, Route]) -> dict[str, Route]:

@@ -29,14 +29,20 @@ class Hosts:
     """
 
     def __init__(self, others: Iterable[str]) -> None:
-        given = {name.lower() for name in others}
-        addresses = {name: address(name.strip("[]")) for name in given}
-        self._any = ANY in given
-        self._addresses = {one for one in addresses.values() if one is not None}
-        self._any_address = any(one.is_unspecified for one in self._addresses)
-        names = {name for name, one in addresses.items() if one is None and name != ANY}
-        self._names = {"localhost"} | {name for name in names if not name.startswith("*.")}
-        self._ends = (".localhost", *(name[1:] for name in names if name.startswith("*.")))
+        self._any = False
+        self._addresses: set[Address] = set()
+        self._names = {"localhost"}
+        self._ends: tuple[str, ...] = (".localhost",)
+        for name in map(str.lower, others):
+            if name == ANY:
+                self._any = True
+            elif (known := address(name.strip("[]"))) is not None:
+                self._addresses.add(known)
+            elif name.startswith("*."):
+                self._ends += (name[1:],)
+            else:
+                self._names.add(name)
+        self._any_address = any(known.is_unspecified for known in self._addresses)
 
     def require(self, headers: Headers) -> None:
         """A request with an empty ``Host``, or one of HTTP/1.0 without any, passes: no browser sends it.
@@ -50,13 +56,13 @@ class Hosts:
             raise WrongHost(f"This server does not answer to the host {name}; if it should, start it with --allowed-host and that name.")
 
     def _knows(self, host: str) -> bool:
-        found = _FORM.fullmatch(host)
-        if found is None:
+        match = _FORM.fullmatch(host)
+        if match is None:
             return False
-        name = found["six"] if found["name"] is None else found["name"].removesuffix(".")
-        one = address(name)
-        if one is not None:
-            return self._any_address or one.is_loopback or one in self._addresses
+        name = match["six"] if match["name"] is None else match["name"].removesuffix(".")
+        meant = address(name)
+        if meant is not None:
+            return self._any_address or meant.is_loopback or meant in self._addresses
         return name in self._names or name.endswith(self._ends)
 
 

@@ -27,7 +27,8 @@ SAFETY_MODEL = "safety_model"
 
 
 class Models:
-    """
+    """Finds models for callers, and the endpoints that tell of them.
+
     Args:
         created: Unix time in seconds from which they are served.
         cors: which web sites' pages may have one loaded.
@@ -45,24 +46,24 @@ class Models:
             ModelNotFound: nothing.
             ModelNotAllowed: nothing that the caller may use.
         """
-        key, forms, asked = call.caller.key, call.provider.forms, name
-        if name in call.provider.stand_ins and self._registry.names.find(name, forms) is None:
-            name = ""
-        if not key.models:
-            return self._registry.find(name, forms)
-        own = self._names(call)
-        listed = ", ".join(own) or "none that is listed"
-        told = f"The model {shorten(asked)} does not exist, or this key may not use it; it may use: {listed}."
-        if not asked:  # and of those that it may use there is none to stand for it
-            told = "The request names no model, and this key may use none that is listed."
-        if not name and not own:
-            raise ModelNotAllowed(told)
+        forms = call.provider.forms
+        stands_in = name in call.provider.stand_ins and self._registry.names.find(name, forms) is None
+        wanted = "" if stands_in else name
+        if not call.caller.key.models:
+            return self._registry.find(wanted, forms)
+        allowed = self._names(call)
+        listed = ", ".join(allowed) or "none that is listed"
+        refusal = f"The model {shorten(name)} does not exist, or this key may not use it; it may use: {listed}."
+        if not name:  # and of those that it may use there is none to stand for it
+            refusal = "The request names no model, and this key may use none that is listed."
+        if not wanted and not allowed:
+            raise ModelNotAllowed(refusal)
         try:
-            served = self._registry.find(name or own[0], forms)
+            served = self._registry.find(wanted or allowed[0], forms)
         except ModelNotFound:
-            raise ModelNotFound(told) from None  # and nothing of what there is for others
-        if not _allowed(key, served.name, served.entry.name):
-            raise ModelNotAllowed(told)
+            raise ModelNotFound(refusal) from None  # and nothing of what there is for others
+        if not _allowed(call.caller.key, served.name, served.entry.name):
+            raise ModelNotAllowed(refusal)
         return served
 
     def _names(self, call: Call) -> list[str]:
@@ -97,10 +98,10 @@ class Models:
             served, kind = None, type(error)
         if served is None or served.entry.model.moderation is None or served.lora is not None:
             # Together's page: "Choose from the available moderation models"; its page of error codes has 404 for a name that is none.
-            judges = [one for one in self._names(call) if self._registry.find(one).entry.model.moderation is not None]
+            judges = [judge for judge in self._names(call) if self._registry.find(judge).entry.model.moderation is not None]
             listed = ", ".join(judges) or "none"
-            told = f"The model {shorten(name)} is not served for moderation (--moderation) here; served for it: {listed}."
-            raise kind(told, SAFETY_MODEL)
+            refusal = f"The model {shorten(name)} is not served for moderation (--moderation) here; served for it: {listed}."
+            raise kind(refusal, SAFETY_MODEL)
         return served
 
     async def list(self, call: Call) -> None:
@@ -142,8 +143,12 @@ class Models:
 
     def _entries(self, call: Call, *states: State) -> Sequence[ServedModel]:
         """Of the list; of those whose context is not known as they are, only the ones in one of these states, if any is given."""
-        found = ((name, self._registry.find(name).entry) for name in self._names(call))
-        return [self._entry(name, one) for name, one in found if not states or one.model.context or one.health().state in states]
+        listed: list[ServedModel] = []
+        for name in self._names(call):
+            entry = self._registry.find(name).entry
+            if not states or entry.model.context or entry.health().state in states:
+                listed.append(self._entry(name, entry))
+        return listed
 
     def _entry(self, name: str, entry: Entry) -> ServedModel:
         there = entry.backend is not None and entry.health().state in _THERE

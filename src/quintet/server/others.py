@@ -32,21 +32,21 @@ _SLOTS = 512
 """Slots that are told of in one go."""
 
 
-class Other:
+class ForeignCompletions:
     """Endpoint of completions in a shape that is no dialect's.
 
     Args:
-        word: writes its errors.
+        write_error: as the other server writes errors.
     """
 
-    def __init__(self, completions: Completions, api: CompletionApi, word: Callable[[Exception], ErrorReply]) -> None:
+    def __init__(self, completions: Completions, api: CompletionApi, write_error: Callable[[Exception], ErrorReply]) -> None:
         self._completions = completions
         self._api = api
-        self._word = word
+        self._write_error = write_error
 
     @classmethod
-    def llama(cls, completions: Completions, form: Format) -> Other:
-        """Of llama-server's. Source: "[DONE]" ends streams in OpenAI's shape only."""
+    def llama(cls, completions: Completions, form: Format) -> ForeignCompletions:
+        """One of llama-server's. Source: "[DONE]" ends streams in OpenAI's shape only."""
         return cls(completions, CompletionApi("llama.cpp", form, _complete, done=b""), llama_error)
 
     async def __call__(self, call: Call) -> None:
@@ -55,7 +55,7 @@ class Other:
         except QuintetError as failure:
             if call.http.started:
                 raise
-            await call.refuse(failure, self._word(failure))
+            await call.refuse(failure, self._write_error(failure))
 
 
 async def _complete(parsed: Parsed, preparer: Preparer, tenant: str) -> CompletionRequest:
@@ -68,36 +68,38 @@ async def _complete(parsed: Parsed, preparer: Preparer, tenant: str) -> Completi
         request, controls = replace(request, prompts=(prompt,)), replace(controls, stop_token_ids=stops)
     if options.parts:
         request = replace(request, prompts=await _joined(request.prompts, options.parts, preparer, tenant))
-    biases = await _added(options.biases, preparer, tenant)
+    biases = await _summed(options.biases, preparer, tenant)
     return replace(request, sampling=replace(controls, logit_bias=tuple(biases.items())))
 
 
-async def _added(biases: Sequence[Bias], preparer: Preparer, tenant: str) -> dict[int, float]:
+async def _summed(biases: Sequence[Bias], preparer: Preparer, tenant: str) -> dict[int, float]:
     """The bias of each token that one of them names, by its id or in a text.
 
     Raises:
         BadRequest: these are too many.
     """
-    texts = await preparer.tokenize_all((one for one, _ in biases if isinstance(one, str)), add_special=False, tenant=tenant)
-    made: dict[int, float] = {}
-    for one, bias in biases:
+    texts = (token_or_text for token_or_text, _ in biases if isinstance(token_or_text, str))
+    ids_of = await preparer.tokenize_all(texts, add_special=False, tenant=tenant)
+    sums: dict[int, float] = {}
+    for token_or_text, bias in biases:
         # Source, logit_bias: each is put on a list as it comes, a ban as minus infinity; llama_sampler_logit_bias_apply adds all of them.
         weight = bias if bias > BAN else -math.inf
-        for token, times in Counter((one,) if isinstance(one, int) else texts[one]).items():
-            made[token] = made.get(token, 0.0) + times * weight
-        if len(made) > MOST_BIASES:
+        ids = ids_of[token_or_text] if isinstance(token_or_text, str) else (token_or_text,)
+        for token, times in Counter(ids).items():
+            sums[token] = sums.get(token, 0.0) + times * weight
+        if len(sums) > MOST_BIASES:
             raise BadRequest("logit_bias", f"must stand for at most {MOST_BIASES} different tokens, those of its texts among them")
         await asyncio.sleep(0)  # together they may be thousands of tokens
-    return {token: min(max(bias, BAN), -BAN) for token, bias in made.items()}
+    return {token: min(max(total, BAN), -BAN) for token, total in sums.items()}
 
 
 async def _joined(prompts: Sequence[Prompt], mixed: Sequence[tuple[int, Parts]], preparer: Preparer, tenant: str) -> tuple[Prompt, ...]:
     """The prompts, with ids for those of texts and ids."""
     names = {f"prompt[{at}]" if len(prompts) > 1 else "prompt": parts for at, parts in mixed}
-    made = [*prompts]
+    joined = [*prompts]
     for (at, _), ids in zip(mixed, await preparer.join(names, tenant), strict=True):
-        made[at] = ids
-    return tuple(made)
+        joined[at] = ids
+    return tuple(joined)
 
 
 class Properties:

@@ -93,18 +93,19 @@ class Router:
         return best
 
     def _provider(self, base: str, request: Request) -> Provider:
-        own = self._bases[base]
-        if own is None and not self._auto:
+        by_path = self._bases[base]
+        if by_path is None and not self._auto:
             return self._default
         agent = request.headers.get("user-agent", "")
-        told = next((one for one in PROVIDERS.values() if agent.startswith(one.agents)), None)
-        if own is None and told is not None and told.name != DEFAULT:
-            return told  # its SDK reads nobody else's answers, whatever its key looks like; OpenAI's is Novita's too
-        if self._auto and (own is None or base in self._claimed):
-            key = given_key(request.headers.raw) or b""
-            if found := next((one for one in PROVIDERS.values() if one.keys and key.decode("latin-1").startswith(one.keys)), None):
-                return found
-        return own or told or self._default
+        by_agent = next((provider for provider in PROVIDERS.values() if agent.startswith(provider.agents)), None)
+        if by_path is None and by_agent is not None and by_agent.name != DEFAULT:
+            return by_agent  # its SDK reads nobody else's answers, whatever its key looks like; OpenAI's is Novita's too
+        if self._auto and (by_path is None or base in self._claimed):
+            key = (given_key(request.headers.raw) or b"").decode("latin-1")
+            by_key = next((provider for provider in PROVIDERS.values() if key.startswith(provider.keys)), None)
+            if by_key is not None:
+                return by_key
+        return by_path or by_agent or self._default
 
 
 def named(request: Request) -> Provider | None:
