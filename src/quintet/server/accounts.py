@@ -56,7 +56,7 @@ class Accounts:
 
 
 class Account:
-    """How a completion goes, as far as its row tells."""
+    """How one completion goes, as far as its row tells."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -79,16 +79,20 @@ class Account:
         """
         assert self._observer is not None and self._guard is not None
         http = self._call.http
-        left = self._called_off(failure) or (failure is None and self._guard.gone)
-        state = State.COMPLETED if failure is None and http.ended else State.CANCELLED if left else State.FAILED
+        if failure is None and http.ended:
+            state = State.COMPLETED
+        elif self._called_off(failure) or (failure is None and self._guard.gone):
+            state = State.CANCELLED
+        else:
+            state = State.FAILED
         entry.close(state, self._observer.reason or "abort", http.status or self._status(failure), self._observer.first_s)
 
     def _called_off(self, failure: BaseException | None) -> bool:
-        """Whoever asked wants no answer any more; nobody waits for a line, so that nothing failed for anybody if it is ended."""
+        """Whoever asked wants no answer any more. Nobody waits for a batch's line: if it is ended, nothing failed for anybody."""
         return isinstance(failure, ClientGoneError) or (isinstance(failure, asyncio.CancelledError) and self._call.caller.background)
 
     def _status(self, failure: BaseException | None) -> int:
-        """Of the answer that is sent when all here is done."""
+        """The status of an answer that is sent only after this."""
         if failure is None or self._called_off(failure):
             return _CLIENT_LEFT
         return self._call.provider.dialect.error(failure).status if isinstance(failure, Exception) else _BROKEN

@@ -82,7 +82,7 @@ class Admission:
 
     def __init__(self, call: Call, lease: Lease, requests: Room, answers: Room, held: contextlib.ExitStack) -> None:
         self._call, self._lease, self._requests, self._answers, self._held = call, lease, requests, answers, held
-        self._unread = held.enter_context(contextlib.ExitStack())
+        self._held_by_images = held.enter_context(contextlib.ExitStack())  # until they are read
 
     def count(self, request: CompletionRequest) -> None:
         """Count its samples, where the provider does.
@@ -106,7 +106,7 @@ class Admission:
             images = sum(len(image.url) for images in request.images for image in images)
             self._requests.take(tenant, size)
             self._held.callback(self._requests.give, tenant, size - images)
-            self._unread.callback(self._requests.give, tenant, images)
+            self._held_by_images.callback(self._requests.give, tenant, images)
 
     def reserve(self, job: Job) -> None:
         """Hold back all the tokens that it may come to, and the memory of a large answer. Its images have been read, and are forgotten.
@@ -115,7 +115,7 @@ class Admission:
             OverLimit: more than the key has left.
             TooManyRequests, Overloaded: there is no room for such an answer.
         """
-        self._unread.close()
+        self._held_by_images.close()
         self._lease.reserve(job.most_tokens)
         if job.held > LARGE:
             self._held.enter_context(self._answers.held(self._call.caller.tenant, job.held))

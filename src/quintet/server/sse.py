@@ -51,15 +51,15 @@ class SlowAnswer:
         self._interval = interval
         self._loop = asyncio.get_running_loop()
         self._written = self._loop.time()
-        self._beat: asyncio.Task[None] | None = None
+        self._filling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> SlowAnswer:
         await self._request.start(200, self._form.media, self._headers)
-        self._beat = asyncio.create_task(self._keep_alive())
+        self._filling = asyncio.create_task(self._keep_alive())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._still()
+        await self._stop_filling()
 
     def write(self, data: bytes) -> Awaitable[None]:
         """Send data; to be awaited: that waits while the client reads too slowly."""
@@ -68,7 +68,7 @@ class SlowAnswer:
 
     async def end(self, data: bytes) -> None:
         """Send the last data."""
-        await self._still()
+        await self._stop_filling()
         await self._request.write(data, last=True)
 
     async def _keep_alive(self) -> None:
@@ -79,7 +79,7 @@ class SlowAnswer:
             else:
                 await asyncio.sleep(due - now)
 
-    async def _still(self) -> None:
-        if self._beat is not None:
-            self._beat.cancel()
-            await asyncio.wait({self._beat})
+    async def _stop_filling(self) -> None:
+        if self._filling is not None:
+            self._filling.cancel()
+            await asyncio.wait({self._filling})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from quintet.dialects.tokens import detokenized, parse_detokenize, parse_tokenize, tokenized, tokenizer_info
 from quintet.errors import BadRequest
@@ -29,8 +29,16 @@ MOST_ANSWERS = 256 * 1024 * 1024
 
 T = TypeVar("T")
 
-_Reply = tuple[bytes, tuple[str, ...]]
-"""An answer, and which fields of its request were ignored."""
+
+class _Reply(NamedTuple):
+    """An answer.
+
+    Args:
+        ignored: fields of its request.
+    """
+
+    body: bytes
+    ignored: tuple[str, ...]
 
 
 class Tokens:
@@ -52,11 +60,11 @@ class Tokens:
 
     async def tokenize(self, call: Call) -> None:
         """``POST /tokenize``."""
-        await self._reply(call, *await self._tokenized(call))
+        await self._send(call, await self._tokenized(call))
 
     async def detokenize(self, call: Call) -> None:
         """``POST /detokenize``."""
-        await self._reply(call, *await self._detokenized(call))
+        await self._send(call, await self._detokenized(call))
 
     async def _tokenized(self, call: Call) -> _Reply:
         with call.http.reading():
@@ -70,8 +78,8 @@ class Tokens:
                 about, spelling = backend.capabilities, backend.tokenizer.spelling
                 async with contextlib.nullcontext() if _short(body) else self._turn(tenant):
                     ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
-                    answer = await self._run(tenant, body, partial(tokenized, asked, ids, about.pieces, spelling, about.context))
-                    return answer, asked.ignored
+                    write = partial(tokenized, asked, ids, about.pieces, spelling, about.context)
+                    return _Reply(await self._run(tenant, body, write), asked.ignored)
 
     async def _run(self, tenant: str, body: bytes, work: Callable[[], T]) -> T:
         """What little there is to do for a short body waits for nobody's long one."""
@@ -96,29 +104,30 @@ class Tokens:
             entry = self._models.find(asked.model, call).entry
             with entry.held():
                 backend = await self._models.ready(call, entry)
-                made = partial(detokenized, asked.ids, backend.capabilities.pieces, backend.tokenizer.spelling)
-                return await self._run(tenant, body, made), asked.ignored
+                write = partial(detokenized, asked.ids, backend.capabilities.pieces, backend.tokenizer.spelling)
+                return _Reply(await self._run(tenant, body, write), asked.ignored)
 
     def _require_known(self, ignored: Sequence[str]) -> None:
         if ignored and self._strict:
             rule = "is a field of neither vLLM's nor llama-server's request, and this server is strict"
             raise BadRequest(ignored[0], rule, code="unknown_parameter")
 
-    async def _reply(self, call: Call, answer: bytes, ignored: Sequence[str]) -> None:
+    async def _send(self, call: Call, reply: _Reply) -> None:
         """Nothing of the request but its answer is held meanwhile, and that has room.
 
         Raises:
             TooManyRequests, Overloaded: there is none.
         """
-        with self._room.held(call.caller.tenant, len(answer) if len(answer) > LARGE_BYTES else 0):
-            await call.http.reply(200, answer, warned(ignored))
+        size = len(reply.body)
+        with self._room.held(call.caller.tenant, size if size > LARGE_BYTES else 0):
+            await call.http.reply(200, reply.body, warned(reply.ignored))
 
     async def info(self, call: Call) -> None:
         """``GET /tokenizer_info``; ``?model=`` names another model than the first."""
         entry = self._models.find(call.http.argument("model"), call).entry
         with entry.held():
-            info = (await self._models.ready(call, entry)).tokenizer.traits.roles
-        texts = {"eos_token": info.eos, "bos_token": info.bos, "pad_token": info.pad, "chat_template": info.chat_template}
+            roles = (await self._models.ready(call, entry)).tokenizer.traits.roles
+        texts = {"eos_token": roles.eos, "bos_token": roles.bos, "pad_token": roles.pad, "chat_template": roles.chat_template}
         await call.http.reply(200, tokenizer_info(texts))
 
 

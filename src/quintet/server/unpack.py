@@ -135,17 +135,21 @@ def _written(body: Mapping[str, object]) -> bytes:
 
 def _look(value: object, left: int) -> tuple[int, bool]:
     """How many values there may still be after this one, and whether msgspec, which is fast, writes it as it is; it makes null of a NaN."""
-    exact, todo, floats = True, list[Any]([[value]]), 0
-    while todo:
-        one = todo.pop()
-        left -= len(one)
-        items = one.values() if isinstance(one, dict) else one
+    exact, floats = True, 0
+    containers: list[Any] = [[value]]  # those not looked into yet
+    while containers:
+        container = containers.pop()
+        is_map = isinstance(container, dict)
+        items = container.values() if is_map else container
         kinds = set(map(type, items))
+        left -= len(container)
+        if left < 0:
+            raise too_many(f"{MAX_VALUES} values")
         if float in kinds:
             floats += sum(type(item) is float for item in items)
-        if left < 0 or floats > MAX_PARTS:
-            raise too_many(f"{MAX_VALUES} values" if left < 0 else f"{MAX_PARTS} fractions")
-        exact &= kinds <= _EXACT and (items is one or set(map(type, one)) <= {str})
+            if floats > MAX_PARTS:
+                raise too_many(f"{MAX_PARTS} fractions")
+        exact &= kinds <= _EXACT and (not is_map or set(map(type, container)) <= {str})
         if not kinds.isdisjoint(_CONTAINER):
-            todo += [item for item in items if type(item) in _CONTAINER]
+            containers += [item for item in items if type(item) in _CONTAINER]
     return left, exact
