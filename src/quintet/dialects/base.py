@@ -240,23 +240,20 @@ def sampling(temperature: float, top_p: float, seed: int | None, fresh_seed: int
     return Sampling(0.0 if greedy else temperature, 1.0 if top_p < LEAST else top_p, drawn, seeded=seed is not None)
 
 
-_MIROSTAT_STANDS_FOR = ("top_n_sigma", "top_k", "typical_p", "top_p", "min_p", "xtc_probability")
-
-
 def switched_off(request: CompletionRequest) -> tuple[str, ...]:
     """Fields that are asked for beside Mirostat, which stands for them: they have no effect. They have these names in every dialect."""
     own = request.sampling
     if not own.mirostat_target or not own.temperature:
         return ()
-    on = (
-        own.top_n_sigma > 0,
-        own.top_k > 0,
-        own.typical_p < 1,
-        own.top_p < 1,
-        max(own.min_p, own.min_probability) > 0,
-        own.xtc_probability > 0,
-    )
-    return tuple(name for name, given in zip(_MIROSTAT_STANDS_FOR, on, strict=True) if given)
+    turned_on = {
+        "top_n_sigma": own.top_n_sigma > 0,
+        "top_k": own.top_k > 0,
+        "typical_p": own.typical_p < 1,
+        "top_p": own.top_p < 1,
+        "min_p": max(own.min_p, own.min_probability) > 0,
+        "xtc_probability": own.xtc_probability > 0,
+    }
+    return tuple(name for name, on in turned_on.items() if on)
 
 
 def check_choices(request: CompletionRequest, most: int | None = None) -> None:
@@ -304,18 +301,18 @@ _FAULTS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (EngineFailed, 500, _SERVER, "engine_failed"),
     (ServerError, 500, _SERVER, "server_error"),
 )
-"""First match wins; a ``BadRequest`` brings its own code."""
+"""Kind of error -> status, type and code. The first match wins; some errors bring a status or a code of their own."""
 
 _UNEXPECTED = Fault(500, "The server had an internal error.", _SERVER, "internal_error")
 
 
 def fault(error: Exception) -> Fault:
     """Any exception in common terms. Text of exceptions that are not ours stays inside: it may hold anything."""
-    for kind, status, type_, code in _FAULTS:
+    for kind, usual_status, type_, usual_code in _FAULTS:
         if isinstance(error, kind):
-            param = error.param or None if isinstance(error, BadRequest | ModelNotFound) else None
-            code = error.code if isinstance(error, BadRequest) else code
-            status = error.status if isinstance(error, HeadTooLarge | IdempotencyConflict) else status
+            status = error.status if isinstance(error, HeadTooLarge | IdempotencyConflict) else usual_status
+            code = error.code if isinstance(error, BadRequest) else usual_code
+            param = (error.param or None) if isinstance(error, BadRequest | ModelNotFound) else None
             return Fault(status, str(error), type_, code, param, _headers(error))
     return _UNEXPECTED
 

@@ -70,11 +70,12 @@ def written(parts: Sequence[S]) -> S:
     return msgspec.structs.replace(first, **{name: [_items(getattr(part, name)) for part in parts] for name in lists})
 
 
-def growing(made: S) -> S:
+def growing(struct: S) -> S:
     """A struct with a ``Column`` for each of its lists, and those of structs in it, to which others' can be added."""
-    fields = [(name, getattr(made, name)) for name in made.__struct_fields__]
-    lists = {name: Column(value) for name, value in fields if isinstance(value, list)}
-    return msgspec.structs.replace(made, **lists, **{name: growing(value) for name, value in fields if isinstance(value, msgspec.Struct)})
+    fields = [(name, getattr(struct, name)) for name in struct.__struct_fields__]
+    columns = {name: Column(value) for name, value in fields if isinstance(value, list)}
+    inner = {name: growing(value) for name, value in fields if isinstance(value, msgspec.Struct)}
+    return msgspec.structs.replace(struct, **columns, **inner)
 
 
 def filled(whole: HasChoices, choices: Iterable[object]) -> Iterator[bytes]:

@@ -18,7 +18,7 @@ from quintet.dialects.lists import ListOf
 from quintet.errors import BadRequest, Unsupported, shorten
 from quintet.request import Guide, GuideKind
 
-_BEYOND = Status.EXTENSION
+_EXTENSION = Status.EXTENSION
 
 _RESTRICTING = frozenset(
     {
@@ -88,32 +88,32 @@ class Grammar:
         return value
 
 
-RESPONSE_FORMAT: Field[dict[str, object] | None] = Field("response_format", Object(), None, _BEYOND)
+RESPONSE_FORMAT: Field[dict[str, object] | None] = Field("response_format", Object(), None, _EXTENSION)
 FORMAT_TYPE = Field(
-    "response_format.type", OneOf(("text", "json_object", "json_schema", "grammar")), "", _BEYOND, "`text`: anything.", REQUIRED
+    "response_format.type", OneOf(("text", "json_object", "json_schema", "grammar")), "", _EXTENSION, "`text`: anything.", REQUIRED
 )
-JSON_SCHEMA = Field("response_format.json_schema", Schema(), "", _BEYOND, 'Bare, or as OpenAI has it: `{"name": ..., "schema": ...}`.')
-SCHEMA = Field("response_format.schema", Schema(), "", _BEYOND, "Another name of `json_schema`; also with `json_object`.")
-GRAMMAR = Field("response_format.grammar", Grammar(), "", _BEYOND, "GBNF or Lark.")
+JSON_SCHEMA = Field("response_format.json_schema", Schema(), "", _EXTENSION, 'Bare, or as OpenAI has it: `{"name": ..., "schema": ...}`.')
+SCHEMA = Field("response_format.schema", Schema(), "", _EXTENSION, "Another name of `json_schema`; also with `json_object`.")
+GRAMMAR = Field("response_format.grammar", Grammar(), "", _EXTENSION, "GBNF or Lark.")
 
 # vLLM, structured_outputs: "One of these fields will be used to build a logit processor": json, regex, choice, grammar, json_object.
-STRUCTURED: Field[dict[str, object] | None] = Field("structured_outputs", Object(), None, _BEYOND, "One of its members.")
+STRUCTURED: Field[dict[str, object] | None] = Field("structured_outputs", Object(), None, _EXTENSION, "One of its members.")
 _CHOICES = ListOf(String(1024), 1024, 1)
-_JSON = Field("structured_outputs.json", Schema(), "", _BEYOND)
-_REGEX = Field("structured_outputs.regex", Grammar(), "", _BEYOND)
-_CHOICE: Field[tuple[str, ...]] = Field("structured_outputs.choice", _CHOICES, (), _BEYOND)
-_GRAMMAR = Field("structured_outputs.grammar", Grammar(), "", _BEYOND, "GBNF or Lark.")
-_JSON_OBJECT = Field("structured_outputs.json_object", Boolean(), False, _BEYOND)
+_JSON = Field("structured_outputs.json", Schema(), "", _EXTENSION)
+_REGEX = Field("structured_outputs.regex", Grammar(), "", _EXTENSION)
+_CHOICE: Field[tuple[str, ...]] = Field("structured_outputs.choice", _CHOICES, (), _EXTENSION)
+_GRAMMAR = Field("structured_outputs.grammar", Grammar(), "", _EXTENSION, "GBNF or Lark.")
+_JSON_OBJECT = Field("structured_outputs.json_object", Boolean(), False, _EXTENSION)
 
-GUIDED_JSON = Field("guided_json", Schema(), "", _BEYOND)
-GUIDED_REGEX = Field("guided_regex", Grammar(), "", _BEYOND)
-GUIDED_CHOICE: Field[tuple[str, ...]] = Field("guided_choice", _CHOICES, (), _BEYOND)
-GUIDED_GRAMMAR = Field("guided_grammar", Grammar(), "", _BEYOND, "GBNF or Lark.")
+GUIDED_JSON = Field("guided_json", Schema(), "", _EXTENSION)
+GUIDED_REGEX = Field("guided_regex", Grammar(), "", _EXTENSION)
+GUIDED_CHOICE: Field[tuple[str, ...]] = Field("guided_choice", _CHOICES, (), _EXTENSION)
+GUIDED_GRAMMAR = Field("guided_grammar", Grammar(), "", _EXTENSION, "GBNF or Lark.")
 # SGLang: json_schema, regex, ebnf; llama: json_schema, and grammar, whose default is "".
-BARE_SCHEMA = Field("json_schema", Schema(), "", _BEYOND)
-BARE_REGEX = Field("regex", Grammar(), "", _BEYOND)
-EBNF = Field("ebnf", Grammar(), "", _BEYOND, "GBNF or Lark.")
-BARE_GRAMMAR = Field("grammar", Grammar(none=True), "", _BEYOND, "GBNF or Lark.")
+BARE_SCHEMA = Field("json_schema", Schema(), "", _EXTENSION)
+BARE_REGEX = Field("regex", Grammar(), "", _EXTENSION)
+EBNF = Field("ebnf", Grammar(), "", _EXTENSION, "GBNF or Lark.")
+BARE_GRAMMAR = Field("grammar", Grammar(none=True), "", _EXTENSION, "GBNF or Lark.")
 
 _OF_STRUCTURED: tuple[tuple[Field[Any], GuideKind], ...] = (
     (_JSON, GuideKind.JSON_SCHEMA),

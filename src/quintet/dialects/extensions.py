@@ -22,7 +22,7 @@ from quintet.request import CompletionRequest, Dry, Reasoning, Sampling
 
 _LARGEST = 2**31 - 1
 _DRY = Dry()
-_BEYOND = Status.EXTENSION
+_EXTENSION = Status.EXTENSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,55 +40,55 @@ class MirostatVersion:
 
 
 # vLLM, top_k: "Set to 0 (or -1) to consider all tokens."
-TOP_K = Field("top_k", Integer(-1, _LARGEST), 0, _BEYOND, "0 and -1: off.", "off")
+TOP_K = Field("top_k", Integer(-1, _LARGEST), 0, _EXTENSION, "0 and -1: off.", "off")
 # vLLM, min_p: "Must be in [0, 1]. Set to 0 to disable this."
-MIN_P = Field("min_p", Number(0, 1), 0.0, _BEYOND)
+MIN_P = Field("min_p", Number(0, 1), 0.0, _EXTENSION)
 # llama, typical_p: "Default: `1.0`, which is disabled."
-TYPICAL_P = Field("typical_p", Number(0, 1), 1.0, _BEYOND, "Below 0.000001 it counts as that.")
+TYPICAL_P = Field("typical_p", Number(0, 1), 1.0, _EXTENSION, "Below 0.000001 it counts as that.")
 # llama-server's default for top_n_sigma is -1, which is off.
-TOP_N_SIGMA = Field("top_n_sigma", Number(-1, 1000), 0.0, _BEYOND, "0 and below: off.", "off")
+TOP_N_SIGMA = Field("top_n_sigma", Number(-1, 1000), 0.0, _EXTENSION, "0 and below: off.", "off")
 # llama, xtc_probability: "Default: `0.0`, which is disabled"; xtc_threshold: "Default: `0.1` (> `0.5` disables XTC)".
-XTC_PROBABILITY = Field("xtc_probability", Number(0, 1), 0.0, _BEYOND)
-XTC_THRESHOLD = Field("xtc_threshold", Number(0, 1), 0.1, _BEYOND, "Above 0.5: off.")
+XTC_PROBABILITY = Field("xtc_probability", Number(0, 1), 0.0, _EXTENSION)
+XTC_THRESHOLD = Field("xtc_threshold", Number(0, 1), 0.1, _EXTENSION, "Above 0.5: off.")
 # vLLM, repetition_penalty: "based on whether they appear in the prompt and the generated text so far". One divides by it.
-REPETITION_PENALTY = Field("repetition_penalty", Positive(2), 1.0, _BEYOND, "Over prompt and output.")
+REPETITION_PENALTY = Field("repetition_penalty", Positive(2), 1.0, _EXTENSION, "Over prompt and output.")
 # llama, dry_multiplier: "Default: `0.0`, which is disabled"; dry_base: "Default: `1.75`"; dry_allowed_length: "Tokens that extend
 # repetition beyond this receive exponentially increasing penalty: multiplier * base ^ (length of repeating sequence before token -
 # allowed length). Default: `2`".
-DRY_MULTIPLIER = Field("dry_multiplier", Number(0, 1000), _DRY.multiplier, _BEYOND, "0: off.")
-DRY_BASE = Field("dry_base", Number(1, 1000), _DRY.base, _BEYOND)
-DRY_ALLOWED_LENGTH = Field("dry_allowed_length", Integer(1, _LARGEST), _DRY.allowed_length, _BEYOND)
+DRY_MULTIPLIER = Field("dry_multiplier", Number(0, 1000), _DRY.multiplier, _EXTENSION, "0: off.")
+DRY_BASE = Field("dry_base", Number(1, 1000), _DRY.base, _EXTENSION)
+DRY_ALLOWED_LENGTH = Field("dry_allowed_length", Integer(1, _LARGEST), _DRY.allowed_length, _EXTENSION)
 # llama, dry_penalty_last_n: "Default: `-1`, where `0` is disabled and `-1` is context size."
-DRY_LAST_N = Field("dry_penalty_last_n", Integer(-1, _LARGEST), _DRY.range, _BEYOND, "-1: all. 0: none, so off.")
+DRY_LAST_N = Field("dry_penalty_last_n", Integer(-1, _LARGEST), _DRY.range, _EXTENSION, "-1: all. 0: none, so off.")
 # llama, dry_sequence_breakers: "Only a JSON array of strings is accepted."
 DRY_BREAKERS: Field[tuple[str, ...]] = Field(
-    "dry_sequence_breakers", ListOf(String(64), 64), _DRY.breakers, _BEYOND, "`[]`: nothing breaks a run.", r'`["\n", ":", "\"", "*"]`'
+    "dry_sequence_breakers", ListOf(String(64), 64), _DRY.breakers, _EXTENSION, "`[]`: nothing breaks a run.", r'`["\n", ":", "\"", "*"]`'
 )
 # llama, mirostat: "Default: `0`, where `0` is disabled, `1` is Mirostat, and `2` is Mirostat 2.0"; mirostat_tau: "target entropy [...].
 # Default: `5.0`"; mirostat_eta: "learning rate [...]. Default: `0.1`".
-MIROSTAT = Field("mirostat", MirostatVersion(), 0, _BEYOND)
-MIROSTAT_TAU = Field("mirostat_tau", Positive(1000), 5.0, _BEYOND, "Surprise in bits. Without `mirostat` it has no effect.")
-MIROSTAT_ETA = Field("mirostat_eta", Number(0, 1000), 0.1, _BEYOND, "Without `mirostat` it has no effect.")
+MIROSTAT = Field("mirostat", MirostatVersion(), 0, _EXTENSION)
+MIROSTAT_TAU = Field("mirostat_tau", Positive(1000), 5.0, _EXTENSION, "Surprise in bits. Without `mirostat` it has no effect.")
+MIROSTAT_ETA = Field("mirostat_eta", Number(0, 1000), 0.1, _EXTENSION, "Without `mirostat` it has no effect.")
 # vLLM, min_tokens: "Minimum number of tokens to generate per output sequence before EOS or `stop_token_ids` can be generated".
-MIN_TOKENS = Field("min_tokens", Integer(0, _LARGEST), 0, _BEYOND, "At most `max_tokens`. Stop strings count from then on too.")
-IGNORE_EOS = Field("ignore_eos", Boolean(), False, _BEYOND)
+MIN_TOKENS = Field("min_tokens", Integer(0, _LARGEST), 0, _EXTENSION, "At most `max_tokens`. Stop strings count from then on too.")
+IGNORE_EOS = Field("ignore_eos", Boolean(), False, _EXTENSION)
 # vLLM, stop_token_ids: "Token IDs that stop the generation when they are generated. The returned output will contain the stop tokens
 # unless the stop tokens are special tokens." Here it never does, as it never contains stop strings.
 STOP_TOKEN_IDS: Field[tuple[int, ...]] = Field(
-    "stop_token_ids", ListOf(Integer(0, MAX_TOKEN_ID), 1024), (), _BEYOND, "Such a token has no text."
+    "stop_token_ids", ListOf(Integer(0, MAX_TOKEN_ID), 1024), (), _EXTENSION, "Such a token has no text."
 )
 # vLLM, allowed_token_ids: "only retains scores for the given token ids"; an empty list is an error there too.
-ALLOWED_TOKEN_IDS: Field[tuple[int, ...]] = Field("allowed_token_ids", ListOf(Integer(0, MAX_TOKEN_ID), 1024, 1), (), _BEYOND)
+ALLOWED_TOKEN_IDS: Field[tuple[int, ...]] = Field("allowed_token_ids", ListOf(Integer(0, MAX_TOKEN_ID), 1024, 1), (), _EXTENSION)
 # vLLM, bad_words: "only the last token of a corresponding token sequence is not allowed when the next generated token
 # can complete the sequence."
-BAD_WORDS: Field[tuple[str, ...]] = Field("bad_words", ListOf(String(256), 256), (), _BEYOND)
+BAD_WORDS: Field[tuple[str, ...]] = Field("bad_words", ListOf(String(256), 256), (), _EXTENSION)
 # vLLM, thinking_token_budget: "Maximum number of tokens allowed for thinking operations"; "a non-negative integer or -1 for unlimited".
 THINKING_BUDGET: Field[int | None] = Field(
-    "thinking_token_budget", Integer(-1, _LARGEST), None, _BEYOND, "-1: no limit. Above 0 it is a 400 on a model that does not reason."
+    "thinking_token_budget", Integer(-1, _LARGEST), None, _EXTENSION, "-1: no limit. Above 0 it is a 400 on a model that does not reason."
 )
 
 # OpenAI, chat completions, prediction: "Static predicted output content"; its page of completions has what became of one, in the usage.
-PREDICTION = Field("prediction", Predicted(), "", _BEYOND, "What the text may be: drafted, and never trusted.")
+PREDICTION = Field("prediction", Predicted(), "", _EXTENSION, "What the text may be: drafted, and never trusted.")
 
 _CONTROLS: tuple[Field[Any], ...] = (
     *(TOP_K, MIN_P, TYPICAL_P, TOP_N_SIGMA, XTC_PROBABILITY, XTC_THRESHOLD, REPETITION_PENALTY),

@@ -52,8 +52,8 @@ def decode_object(body: bytes) -> dict[str, object]:
             ``MAX_DEPTH``, or more than ``MAX_PARTS``, ``MAX_TEXTS`` or ``MAX_VALUES``.
     """
     text = _text(body)
-    if _has_many(text) or _surplus(text):
-        _require_small(text)
+    if _has_many_texts(text) or _surplus(text):
+        _require_few(text)
     if _has_long_number(body, text):
         raise BadRequest(
             "", f"The body has over {LONG_BYTES} bytes and must have no number of more than {MAX_DIGITS} digits", code=_INVALID
@@ -78,26 +78,37 @@ def _text(body: bytes) -> str:
 
 
 def _surplus(text: str) -> str:
-    """Of what a text of JSON without strings has more than may be; empty = of nothing. One with strings seems so sooner."""
+    """What JSON has more of than may be, empty = nothing; where it has strings, what is in them is counted along."""
     if sum(map(text.count, "[{:.eE")) > MAX_PARTS:
         return f"{MAX_PARTS} members, arrays, objects and fractions"
     return f"{MAX_VALUES} values" if text.count(",") > MAX_VALUES else ""
 
 
-def _has_many(text: str) -> bool:
-    """Whether it has more strings than may be, where no quote is escaped."""
+def _has_many_texts(text: str) -> bool:
+    """Whether there are more strings than may be; escaped quotes are counted along."""
     return text.count('"') > 2 * MAX_TEXTS
 
 
-def _require_small(text: str) -> None:
-    """Between two quotes is a string or none, by turns, once those that are escaped are gone. What is no JSON may be read otherwise, from
-    its first fault on, beyond which no reader comes."""
-    text = _unescaped(text)
-    if surplus := f"{MAX_TEXTS} texts" if _has_many(text) else _surplus("".join(text.split('"')[::2])):
+def _require_few(text: str) -> None:
+    """Count what seemed too many again, without what is in strings.
+
+    Raises:
+        BadRequest: it is too many.
+    """
+    text = _without_escapes(text)
+    if _has_many_texts(text):
+        raise too_many(f"{MAX_TEXTS} texts")
+    if surplus := _surplus("".join(_outside_strings(text))):
         raise too_many(surplus)
 
 
-def _unescaped(text: str) -> str:
+def _outside_strings(text: str) -> list[str]:
+    """The parts of JSON ``_without_escapes`` that are in no string: every second one between its quotes. What is no JSON may be cut
+    otherwise, from its first fault on, beyond which no reader comes."""
+    return text.split('"')[::2]
+
+
+def _without_escapes(text: str) -> str:
     return text.replace("\\\\", "").replace('\\"', "") if "\\" in text else text
 
 
@@ -105,7 +116,8 @@ def _has_long_number(body: bytes, text: str) -> bool:
     """Whether a large body has a number of too many digits; a string may have as many as it likes."""
     if len(body) <= LONG_BYTES or _DIGITS not in body.translate(_AS_DIGITS):
         return False
-    return any(_DIGITS in part.encode().translate(_AS_DIGITS) for part in _unescaped(text).split('"')[::2] if len(part) > MAX_DIGITS)
+    parts = _outside_strings(_without_escapes(text))
+    return any(_DIGITS in part.encode().translate(_AS_DIGITS) for part in parts if len(part) > MAX_DIGITS)
 
 
 def too_many(what: str) -> BadRequest:
@@ -141,10 +153,10 @@ _CONTAINERS = frozenset({dict, list, _Repeated})
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Readers disagree on which of two equal keys counts, so neither does."""
-    made = dict(pairs)
-    if len(made) == len(pairs):
-        return made
-    repeated = _Repeated(made)
+    members = dict(pairs)
+    if len(members) == len(pairs):
+        return members
+    repeated = _Repeated(members)
     repeated.name = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
     return repeated
 

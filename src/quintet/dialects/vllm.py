@@ -14,7 +14,7 @@ from quintet.dialects.lists import ListOf
 from quintet.errors import BadRequest, shorten
 from quintet.request import Beams, CompletionRequest, Cut, Shown
 
-_BEYOND = Status.EXTENSION
+_EXTENSION = Status.EXTENSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,33 +33,33 @@ class Early:
 
 
 # "If specified, the result will include token IDs alongside the generated text."
-RETURN_TOKEN_IDS = Field("return_token_ids", Boolean(), False, _BEYOND, "`prompt_token_ids` and `token_ids` of each choice.")
+RETURN_TOKEN_IDS = Field("return_token_ids", Boolean(), False, _EXTENSION, "`prompt_token_ids` and `token_ids` of each choice.")
 # "tokens are represented as strings of the form 'token_id:{token_id}'".
-AS_IDS = Field("return_tokens_as_token_ids", Boolean(), False, _BEYOND, "In lists of log-probabilities.")
+AS_IDS = Field("return_tokens_as_token_ids", Boolean(), False, _EXTENSION, "In lists of log-probabilities.")
 # "`prompt_logprobs` are not available when `stream=True`."
-PROMPT_LOGPROBS: Field[int | None] = Field("prompt_logprobs", Integer(0, 20), None, _BEYOND, "Not with `stream`.", "off")
+PROMPT_LOGPROBS: Field[int | None] = Field("prompt_logprobs", Integer(0, 20), None, _EXTENSION, "Not with `stream`.", "off")
 # "Specific vocab token IDs to return logprobs for at each generated position, in addition to the sampled token. [...] When set, this
 # explicit token selection takes precedence over the natural top-k selected by `logprobs`. Requires `logprobs` to be set."
 LOGPROB_IDS: Field[tuple[int, ...]] = Field(
-    "logprob_token_ids", ListOf(Integer(0, MAX_TOKEN_ID), 128, 1), (), _BEYOND, "In place of the likeliest; needs `logprobs`."
+    "logprob_token_ids", ListOf(Integer(0, MAX_TOKEN_ID), 128, 1), (), _EXTENSION, "In place of the likeliest; needs `logprobs`."
 )
 TRUNCATE: Field[int | None] = Field(
-    "truncate_prompt_tokens", Integer(-1, 2**31 - 1), None, _BEYOND, "-1: what fits beside `max_tokens`. Not with `echo`.", "off"
+    "truncate_prompt_tokens", Integer(-1, 2**31 - 1), None, _EXTENSION, "-1: what fits beside `max_tokens`. Not with `echo`.", "off"
 )
 # "'right' keeps the first N tokens. 'left' keeps the last N tokens."
-TRUNCATION_SIDE = Field("truncation_side", OneOf(("left", "right")), "left", _BEYOND, "Which end is cut off.")
+TRUNCATION_SIDE = Field("truncation_side", OneOf(("left", "right")), "left", _EXTENSION, "Which end is cut off.")
 # "If true (the default), special tokens (e.g. BOS) will be added to the prompt."
-ADD_SPECIAL = Field("add_special_tokens", Boolean(), True, _BEYOND, "`false`: no BOS before a text, and no EOS behind it.")
-INCLUDE_STOP: Field[bool | None] = Field("include_stop_str_in_output", Boolean(), None, _BEYOND, shown="`false`")
+ADD_SPECIAL = Field("add_special_tokens", Boolean(), True, _EXTENSION, "`false`: no BOS before a text, and no EOS behind it.")
+INCLUDE_STOP: Field[bool | None] = Field("include_stop_str_in_output", Boolean(), None, _EXTENSION, shown="`false`")
 # "the prefix cache will be salted with the provided string".
-CACHE_SALT = Field("cache_salt", String(1024), "", _BEYOND, "Cached prefixes are shared only within equal salts.")
-STREAM_OPTIONS: Field[dict[str, object]] = Field("stream_options", Object(), {}, _BEYOND)
-CONTINUOUS_USAGE = Field("stream_options.continuous_usage_stats", Boolean(), False, _BEYOND, "Every chunk has the usage so far.")
-USE_BEAM_SEARCH = Field("use_beam_search", Boolean(), False, _BEYOND, "The `n` best texts, not with `stream`.")
-LENGTH_PENALTY = Field("length_penalty", Number(-50, 50), 1.0, _BEYOND, "Needs `use_beam_search`.")
+CACHE_SALT = Field("cache_salt", String(1024), "", _EXTENSION, "Cached prefixes are shared only within equal salts.")
+STREAM_OPTIONS: Field[dict[str, object]] = Field("stream_options", Object(), {}, _EXTENSION)
+CONTINUOUS_USAGE = Field("stream_options.continuous_usage_stats", Boolean(), False, _EXTENSION, "Every chunk has the usage so far.")
+USE_BEAM_SEARCH = Field("use_beam_search", Boolean(), False, _EXTENSION, "The `n` best texts, not with `stream`.")
+LENGTH_PENALTY = Field("length_penalty", Number(-50, 50), 1.0, _EXTENSION, "Needs `use_beam_search`.")
 # Of vLLM's SamplingParams before 0.7: "True, where the generation stops as soon as there are best_of complete candidates"; now, and with
 # "never", it goes on to max_tokens. `False` stopped "when it's very unlikely to find better candidates", and goes on here too.
-EARLY_STOPPING = Field("early_stopping", Early(), False, _BEYOND, "`true`: ends with `n` complete texts. Needs `use_beam_search`.")
+EARLY_STOPPING = Field("early_stopping", Early(), False, _EXTENSION, "`true`: ends with `n` complete texts. Needs `use_beam_search`.")
 
 _PARTS = ("echo_last", "suffix")
 """With one of these a part is all that the engine tells of a prompt, so ``PROMPT_LOGPROBS`` cannot be had."""

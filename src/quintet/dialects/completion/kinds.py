@@ -18,7 +18,7 @@ Parts = tuple[int | str, ...]
 
 
 class Bias(NamedTuple):
-    """Of a token, by its id; of all tokens of a text."""
+    """The bias of a token, by its id, or of all tokens of a text."""
 
     token: int | str
     bias: float
@@ -70,11 +70,11 @@ class Biases:
     def _bias(self, name: str, pair: object) -> Bias:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise wrong_type(name, "a pair of a token and a bias", pair)
-        token, bias = pair
-        number = token if isinstance(token, str) else integral(token)
-        if number is None or (isinstance(number, int) and not 0 <= number <= MAX_TOKEN_ID) or number == "":
+        given, bias = pair
+        token = given if isinstance(given, str) else integral(given)
+        if token is None or token == "" or (isinstance(token, int) and not 0 <= token <= MAX_TOKEN_ID):
             raise wrong_type(name, "a pair of a token's id, or a text, and a bias", pair)
-        return Bias(number, -100.0 if bias is False else Number(-100, 100).read(name, bias))
+        return Bias(token, -100.0 if bias is False else Number(-100, 100).read(name, bias))
 
 
 def _key(key: str) -> int | str:

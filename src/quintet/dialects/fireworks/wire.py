@@ -14,7 +14,7 @@ from quintet.dialects.columns import Column
 from quintet.dialects.fireworks.metrics import Metrics, as_headers, metrics
 from quintet.dialects.wire import FLOOR, Counts, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
-from quintet.request import CompletionRequest, GuideKind
+from quintet.request import CompletionRequest, Guide, GuideKind
 
 # Page, finish_reason: "This will be "stop" if the model hit a natural stop point or a provided stop sequence, or "length" if the
 # maximum number of tokens specified in the request was reached." The SDK also knows "error".
@@ -260,12 +260,16 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
             completion="".join(seen.texts),
             completion_token_ids=seen.ids,
             completion_logprobs=None if self._options.shape is Shape.NONE else Content(seen.content),
-            grammar=None if guide is None else _ANY_OBJECT if guide.kind is GuideKind.JSON_OBJECT else guide.text,
+            grammar=None if guide is None else _grammar(guide),
         )
 
     def _body(self, choices: list[ChoiceBody]) -> Completion:
         about = self._identity
         return Completion(about.id, "text_completion", about.created, about.model, choices)
+
+
+def _grammar(guide: Guide) -> str:
+    return _ANY_OBJECT if guide.kind is GuideKind.JSON_OBJECT else guide.text
 
 
 def error_body(known: Fault) -> ErrorBody:
@@ -279,13 +283,14 @@ def _content(tokens: Iterable[TokenText], top: int) -> Content:
 
 
 def _entry(token: TokenText, top: int) -> Entry:
-    alternatives = [_alternative(token, *one, raw) for one, raw in zip(token.top[:top], token.top_raw[:top], strict=True)]
+    likeliest = zip(token.top[:top], token.top_raw[:top], strict=True)
+    alternatives = [_alternative(token, id_, label, logprob, raw) for (id_, label, logprob), raw in likeliest]
     return Entry(token.label, _bytes(token), shown_logprob(token) or 0.0, token.token, token.offset, alternatives)
 
 
-def _alternative(sampled: TokenText, token: int, text: str, logprob: float, raw: bytes) -> Alternative:
-    own = token == sampled.token
-    return Alternative(text, max(logprob, FLOOR), token, _bytes(sampled) if own else list(raw or text.encode()))
+def _alternative(sampled: TokenText, id_: int, label: str, logprob: float, raw: bytes) -> Alternative:
+    spelled = _bytes(sampled) if id_ == sampled.token else list(raw or label.encode())
+    return Alternative(label, max(logprob, FLOOR), id_, spelled)
 
 
 def _bytes(token: TokenText) -> list[int]:

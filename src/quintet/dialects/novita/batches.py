@@ -72,7 +72,8 @@ class NovitaBatches(Batches):
 
 
 def stamp(time: int | None) -> str | None:
-    """A Unix time as RFC 3339 has it, by the calendar's own arithmetic (https://howardhinnant.github.io/date_algorithms.html)."""
+    """A Unix time as RFC 3339 has it. With ``datetime`` a dialect would have the clock too, so this is the calendar's own arithmetic
+    (https://howardhinnant.github.io/date_algorithms.html)."""
     if time is None:
         return None
     days, seconds = divmod(time, DAY)
