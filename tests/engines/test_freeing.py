@@ -155,7 +155,7 @@ def test_unloading_does_not_wait_for_who_only_reads_what_the_engine_has_made_for
         engine = await asked(models, "a")
         engine.live = 1
         entry = models.entries["a"]
-        with entry.held(), entry.given():
+        with entry.held(), entry.released():
             unloading = asyncio.create_task(models.unload(entry))
             await asyncio.sleep(3 * POLL_S)
             assert entry.status == "unloading"

@@ -344,7 +344,7 @@ def failing(error: Exception) -> Answer:
 
     new = NewBatch(input_file="file-1", endpoint="/v1/completions", window="24h", window_s=60)
     batch = Batch(id="batch_1", owner="", dialect="openai", asked=new, created=0, expires=60)
-    compute = server_lines.Lines(lambda _: Fails(), SimpleNamespace(owner=lambda _: ANYBODY), SOURCE)  # type: ignore[arg-type, return-value]
+    compute = server_lines.Lines(lambda _: Fails(), SimpleNamespace(of_owner=lambda _: ANYBODY), SOURCE)  # type: ignore[arg-type, return-value]
     return asyncio.run(compute(runner.PendingLine(batch, Line(1, 0, 2, "a", 0), b"{}")))
 
 

@@ -95,7 +95,7 @@ class Entry:
         self._preparer: Preparer | None = None
         self.users = 0  # requests that need it now
         self._answered = 0  # of these, those whose answers have ended
-        self._given = 0  # of these, those that ask nothing more of the engine, see ``given``
+        self._released = 0  # of these, those that ask nothing more of the engine, see ``released``
         self._yielding: set[asyncio.Timeout] = set()  # of these, those that end when the model is to be unloaded
         self.put_away = False  # an administrator unloaded it, and nobody who waits has asked for it since
         self.used = clock()  # when a request last needed it, or it was loaded
@@ -160,17 +160,17 @@ class Entry:
                 self._answered -= 1
 
     @contextlib.contextmanager
-    def given(self) -> Iterator[None]:
+    def released(self) -> Iterator[None]:
         """As long as a request that is ``held`` asks nothing more of this engine, though it is not over: ``unload`` does not wait for it.
 
         Either the engine has all of its work, and ``live`` tells when that has ended, however long the client reads the answer. Or it
         waits for the engine that is loaded after this one.
         """
-        self._given += 1
+        self._released += 1
         try:
             yield
         finally:
-            self._given -= 1
+            self._released -= 1
 
     @contextlib.asynccontextmanager
     async def yielding(self) -> AsyncIterator[None]:
@@ -246,7 +246,7 @@ class Entry:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 # A request may be between two pieces of its work. One whose work is done has a client that may read as slowly as it likes.
-                while self.backend is not None and (self.backend.live or self.users > self._given):
+                while self.backend is not None and (self.backend.live or self.users > self._released):
                     await asyncio.sleep(POLL_S)
         await self.close()
 

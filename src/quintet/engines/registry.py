@@ -137,34 +137,35 @@ class Registry:
 
     async def _ready(self, entry: Entry, background: bool, until: float) -> Backend:
         """See ``ready``; waiting for what is freed, and then for what loads, is one patience."""
-        loop = asyncio.get_running_loop()
         if (change := self._changes.get(entry.name)) is not None and change.done():
             await asyncio.sleep(0)  # its callback, which takes it away, is due
         if self._draining:
             raise _later(entry, CLOSING)
         if entry.phase is Phase.UNLOADING:
-            freeing = None if entry.put_away else self._changes.get(entry.name)
-            if freeing is not None:  # it was idle: who comes now has it loaded again, as who comes a moment later
-                with entry.given():  # or else the freeing would wait for this request too
-                    await asyncio.wait((freeing,), timeout=max(0.0, until - loop.time()))
-            if freeing is None or not freeing.done():
-                raise _later(entry, f"The model {entry.name} is being unloaded; try again later.")
+            await self._freed(entry, until)
             return await self._ready(entry, background, until)
         if entry.phase is Phase.UNLOADED and entry.name not in self._changes:
             if entry.put_away and background:
                 raise Overloaded(f"The model {entry.name} was unloaded by an administrator.", RETRY_S)
             self._change(entry, self._load(entry, background))
         if (loading := self._changes.get(entry.name)) is not None:
-            await asyncio.wait((loading,), timeout=max(0.0, until - loop.time()))
-            if not loading.done():
-                health = entry.health()
-                raise Loading(f"The model {entry.name} is still loading ({health.progress:.0%}).", health.retry_after)
-            if loading.cancelled():
-                raise Overloaded(CLOSING)
-            loading.result()
+            await _loaded(entry, loading, until)
         if entry.backend is None:  # loaded, and gone again
             raise Overloaded(f"The model {entry.name} was unloaded; try again later.")
         return entry.backend
+
+    async def _freed(self, entry: Entry, until: float) -> None:
+        """Wait until a model that was idle is freed: who comes now has it loaded again, as who comes a moment later.
+
+        Raises:
+            Overloaded: an administrator unloads it, or it takes too long.
+        """
+        freeing = None if entry.put_away else self._changes.get(entry.name)
+        if freeing is not None:
+            with entry.released():  # or else the freeing would wait for this request too
+                await _wait(freeing, until)
+        if freeing is None or not freeing.done():
+            raise _later(entry, f"The model {entry.name} is being unloaded; try again later.")
 
     async def unload(self, entry: Entry) -> None:
         """Free a model's memory, for an administrator; what runs on it may end before. It is loaded again when somebody asks for it.
@@ -263,6 +264,7 @@ class Registry:
         return self._change(entry, entry.unload(DRAIN_S))
 
     async def _load(self, entry: Entry, background: bool) -> None:
+        """Load a model, once what is in its way is unloaded."""
         async with self._making_room:  # whoever is next sees this one loading
             await asyncio.gather(*(self._unload(victim) for victim in self._in_the_way(entry, background)))
         if self._draining:
@@ -314,6 +316,27 @@ class Registry:
                         self._unload(entry)
                     next_due_s = min(next_due_s, due_s)
             await asyncio.sleep(max(POLL_S, next_due_s))
+
+
+async def _wait(change: asyncio.Task[None], until: float) -> None:
+    """Wait for the end of a change, which goes on in any case, but not beyond a time of the event loop's."""
+    await asyncio.wait((change,), timeout=max(0.0, until - asyncio.get_running_loop().time()))
+
+
+async def _loaded(entry: Entry, loading: asyncio.Task[None], until: float) -> None:
+    """Wait until a model is loaded.
+
+    Raises:
+        Loading: that takes too long.
+        Overloaded, EngineFailed: it is not going to be.
+    """
+    await _wait(loading, until)
+    if not loading.done():
+        health = entry.health()
+        raise Loading(f"The model {entry.name} is still loading ({health.progress:.0%}).", health.retry_after)
+    if loading.cancelled():
+        raise Overloaded(CLOSING)
+    loading.result()
 
 
 def _later(entry: Entry, message: str) -> Overloaded:

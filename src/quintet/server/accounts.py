@@ -12,11 +12,10 @@ from quintet.ledger.rows import State
 from quintet.request import CompletionRequest
 from quintet.server.call import Call
 from quintet.server.guard import Guard
-from quintet.server.http import ClientGoneError
+from quintet.server.http import CLIENT_LEFT, ClientGoneError
 from quintet.server.telemetry import Observer
 from quintet.service.job import Job
 
-_CLIENT_LEFT = 499
 _BROKEN = 500
 
 
@@ -94,5 +93,5 @@ class Account:
     def _status(self, failure: BaseException | None) -> int:
         """The status of an answer that is sent only after this."""
         if failure is None or self._called_off(failure):
-            return _CLIENT_LEFT
+            return CLIENT_LEFT
         return self._call.provider.dialect.error(failure).status if isinstance(failure, Exception) else _BROKEN

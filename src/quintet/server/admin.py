@@ -19,7 +19,7 @@ from quintet.server.models import Models
 from quintet.server.source import Source
 from quintet.service.service import Service
 
-TRIED = CompletionRequest(
+TRIAL = CompletionRequest(
     model="",
     prompts=((0,),),
     n=1,
@@ -101,7 +101,7 @@ class Admin:
             raise type(error)(str(error), BASE_MODEL.name) from None
 
     async def _try(self, entry: Entry, backend: Backend, lora: Lora) -> None:
-        job = await Service(backend, entry.preparer, self._source.clock).prepare(TRIED, adapter=lora.adapter)
+        job = await Service(backend, entry.preparer, self._source.clock).prepare(TRIAL, adapter=lora.adapter)
         async for events in job.events():
             for event in events:
                 if isinstance(event, Failed):

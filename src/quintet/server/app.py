@@ -32,7 +32,7 @@ from quintet.server.completions import CompletionApi, Completions
 from quintet.server.cors import Cors
 from quintet.server.gate import Gate
 from quintet.server.hosts import Hosts
-from quintet.server.http import ADMIN, PUBLIC, ClientGoneError, Request
+from quintet.server.http import ADMIN, CLIENT_LEFT, PUBLIC, ClientGoneError, Request
 from quintet.server.idempotency import Once
 from quintet.server.kept import Kept
 from quintet.server.lines import FOREVER_S, Lines, engine_of
@@ -162,7 +162,7 @@ class App:
         call = Call(request, match.provider, match.route, tail=match.tail, arrived=arrived)
         request.always += (*self._cors.headers(request), (HEADER, match.provider.name))
         try:
-            self._open(request)
+            self._check_connection(request)
             preflight = self._cors.preflight(request)
             if preflight is not None:
                 await request.reply(200, b"", preflight, "text/plain")
@@ -183,8 +183,8 @@ class App:
         finally:
             self._note(call)
 
-    def _open(self, request: Request) -> None:
-        """What needs to be known of neither path nor key.
+    def _check_connection(self, request: Request) -> None:
+        """What can be refused whatever the path and the key.
 
         Raises:
             WrongHost: meant for another.
@@ -203,7 +203,7 @@ class App:
         request.check_head()
         request.hold = BodyHold(self._bodies, caller.id or request.address)
         provider = named(request) or call.provider
-        request.always[-1] = (HEADER, provider.name)
+        request.always[-1] = (HEADER, provider.name)  # in place of the one of the path's, which ``_http`` has put there
         return replace(call, provider=provider, caller=caller)
 
     async def _handle(self, call: Call) -> None:
@@ -226,10 +226,11 @@ class App:
         await call.refuse(error, call.provider.dialect.error(error))
 
     def _note(self, call: Call) -> None:
-        """Count and log; also what got no answer because the client left, as status 499."""
-        handler = call.route.name if call.route else OTHER
+        """Count and log; also what got no answer because the client left."""
         request, seconds = call.http, self._source.clock() - call.arrived
-        method, status = request.method if request.method in METHODS else OTHER, request.status or 499
+        handler = call.route.name if call.route else OTHER
+        method = request.method if request.method in METHODS else OTHER
+        status = request.status or CLIENT_LEFT
         self._telemetry.answered(method, handler, status, seconds)
         if "refused" in call.facts:
             self._telemetry.refused(str(call.facts["refused"]))

@@ -41,7 +41,7 @@ class Caller:
 
     @property
     def owner(self) -> str:
-        """Whose what is kept is: the key's whole digest, in hex; empty without keys."""
+        """Names the owner of what is kept for this caller: the key's whole digest, in hex; empty without keys."""
         return self.key.digest.hex()
 
     @property
@@ -82,13 +82,13 @@ class Auth:
         now: Callable[[], float],
         salts: bytes = b"",
     ) -> None:
-        given = [_chosen(key) for key in keys]
-        self._open = not given and not sources
-        self._administered = bool(admin) or bool(sources)
+        users = [_chosen(key) for key in keys]
         admins = [_chosen(admin, Scope.ADMIN)] if admin else []
-        self._ring = KeyRing((*given, *admins), sources, clock, now, salts)
+        self._open = not users and not sources
+        self._administered = bool(admin) or bool(sources)
+        self._ring = KeyRing((*users, *admins), sources, clock, now, salts)
         self._lockout = Lockout(clock)
-        self._beside = len({key.digest for key in admins} - {key.digest for key in given})
+        self._admin_only = len({key.digest for key in admins} - {key.digest for key in users})
 
     @classmethod
     def of(cls, config: ServerConfig, clock: Callable[[], float], now: Callable[[], float]) -> Auth:
@@ -102,7 +102,7 @@ class Auth:
     @property
     def keys(self) -> int | None:
         """Those in force now, without the admin's; ``None`` = none is needed."""
-        return None if self._open else self._ring.live - self._beside
+        return None if self._open else self._ring.live - self._admin_only
 
     @property
     def lasting(self) -> int:
@@ -119,8 +119,8 @@ class Auth:
         """
         return ANYBODY if self._open else self._identify(headers, address)
 
-    def owner(self, owner: str) -> Caller:
-        """Whose what is kept is, by ``Caller.owner``.
+    def of_owner(self, owner: str) -> Caller:
+        """The caller for whom something is kept, by ``Caller.owner``.
 
         Raises:
             NotAuthorized: the key is not in force.

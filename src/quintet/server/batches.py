@@ -69,9 +69,9 @@ class Batches:
 
     async def list(self, call: Call) -> None:
         """``GET /v1/batches``."""
-        asked = batches_page(call.http.argument("after"), call.http.argument("limit"))
-        found, more = await self._kept.do(lambda store: store.batches(call.caller.owner, asked.after, asked.limit))
-        await call.http.reply(200, shapes(call).batches(found, more))
+        page = batches_page(call.http.argument("after"), call.http.argument("limit"))
+        batches, more = await self._kept.do(lambda store: store.batches(call.caller.owner, page.after, page.limit))
+        await call.http.reply(200, shapes(call).batches(batches, more))
 
     async def show(self, call: Call) -> None:
         """``GET /v1/batches/{id}``."""

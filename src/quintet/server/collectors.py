@@ -97,14 +97,12 @@ class Engines(Collector):
             pid = health.pid
             if pid is None:
                 continue
-            for found in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]  # mypy sees no default
-                name = f"quintet:engine_{found.name}"
-                if name not in families:
-                    families[name] = Metric(name, f"Of the engine's process. {found.documentation}", found.type)
-                for sample in found.samples:
-                    families[name].add_sample(
-                        f"quintet:engine_{sample.name}", dict(zip(LABELS, (model, ENGINE), strict=True)), sample.value
-                    )
+            labels = dict(zip(LABELS, (model, ENGINE), strict=True))
+            for metric in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]  # mypy sees no default
+                name = f"quintet:engine_{metric.name}"
+                family = families.setdefault(name, Metric(name, f"Of the engine's process. {metric.documentation}", metric.type))
+                for sample in metric.samples:
+                    family.add_sample(f"quintet:engine_{sample.name}", labels, sample.value)
         yield from families.values()
 
 

@@ -191,7 +191,7 @@ class Completions:
                     admission.start(job)
                     call.http.before_end.append(partial(admission.leave, job))
                     run = _Run(call, job, renderer, observer, guard, tuple(warned(parsed.ignored, parsed.unheeded)), api.done)
-                    with served.entry.given() if job.given else contextlib.nullcontext():
+                    with served.entry.released() if job.submitted else contextlib.nullcontext():
                         await (self._stream(run) if request.stream else self._json(run))
                     call.http.left = guard.gone and not call.http.ended
             finally:

@@ -62,10 +62,10 @@ class Files:
 
     async def list(self, call: Call) -> None:
         """``GET /v1/files``."""
-        asked = files_page(**{name: call.http.argument(name) for name in ("after", "limit", "order", "purpose")})
+        page = files_page(**{name: call.http.argument(name) for name in ("after", "limit", "order", "purpose")})
         owner, now = call.caller.owner, self._source.now()
         files, more = await self._kept.do(
-            lambda store: store.files(owner, now, asked.after, asked.limit, ascending=asked.ascending, purpose=asked.purpose)
+            lambda store: store.files(owner, now, page.after, page.limit, ascending=page.ascending, purpose=page.purpose)
         )
         await call.http.reply(200, shapes(call).files(files, more))
 

@@ -26,6 +26,9 @@ MOST_HEADER_BYTES = 32 * 1024
 PIECE_BYTES = 64 * 1024
 """Of an answer that are written at once."""
 
+CLIENT_LEFT = 499
+"""In place of a status, where the client left before the answer began: nginx' number for it."""
+
 PUBLIC, ADMIN = "public", "admin"
 """Names of the sockets that connections come over."""
 

@@ -66,7 +66,7 @@ class Lines:
 
         http = _request(pending, f"req-{token}", send)
         try:
-            caller = replace(self._auth.owner(batch.owner), background=True)
+            caller = replace(self._auth.of_owner(batch.owner), background=True)
             call = Call(http, provider, None, tail="", arrived=self._source.clock(), caller=caller)
             await self._completions(source).answer(call, CompletionApi(provider.title, _ForBatches(provider.dialect)))
         except Exception as error:

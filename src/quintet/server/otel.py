@@ -34,6 +34,7 @@ _CARRIED = ("traceparent", "tracestate")  # W3C's
 MOST_CHARACTERS = 256
 """Of a model's name as a client wrote it; a pattern may have found a long one."""
 
+# Upper ends of histograms' buckets, in seconds: the conventions' for each metric.
 _SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 _FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _EACH = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
@@ -111,9 +112,10 @@ class OpenTelemetry:
 
 
 def _resource() -> Resource:
-    found = Resource.create({SERVICE_VERSION: __version__})
-    named = not str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service")
-    return found if named else found.merge(Resource({SERVICE_NAME: "quintet"}))
+    """What the standard variables say of this process, with a name of ours where they give it none."""
+    resource = Resource.create({SERVICE_VERSION: __version__})
+    named = not str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service")
+    return resource if named else resource.merge(Resource({SERVICE_NAME: "quintet"}))
 
 
 def _shared(call: Call, status: int, observer: Observer | None) -> Iterator[tuple[str, Value]]:

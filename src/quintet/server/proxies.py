@@ -66,11 +66,11 @@ class Proxies:
         if not address:
             return self._unix
         try:
-            found = ip_address(address.partition("%")[0])
+            peer = ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        mapped = getattr(found, "ipv4_mapped", None) or found
-        return any(mapped in network for network in self._networks)
+        peer = getattr(peer, "ipv4_mapped", None) or peer
+        return any(peer in network for network in self._networks)
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:

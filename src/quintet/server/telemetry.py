@@ -55,7 +55,7 @@ class Observer:
                         first = index
                     texts += index == first
                 case ChoiceDone(finish=finish):
-                    self._reason(_REASON[finish])
+                    self._count_end(_REASON[finish])
                 case Finished(timing=timing):
                     self.timing = timing
                     self._metrics.queue.observe(timing.queue)
@@ -108,9 +108,9 @@ class Observer:
     def _end_others(self, reason: str) -> None:
         """All choices end that have not."""
         for _ in range(len(self.request.prompts) * self.request.n - len(self.reasons)):
-            self._reason(reason)
+            self._count_end(reason)
 
-    def _reason(self, reason: str) -> None:
+    def _count_end(self, reason: str) -> None:
         self.reasons.append(reason)
         self._metrics.done(reason)
 

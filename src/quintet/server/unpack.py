@@ -125,7 +125,7 @@ def _written(body: Mapping[str, object]) -> bytes:
         BadRequest: more values than JSON may have.
         TypeError: a value that JSON has not.
     """
-    left, members = MAX_VALUES, []
+    left, members = MAX_VALUES, list[bytes]()
     for name, value in body.items():
         left, exact = _look(value, left)
         text = msgspec.json.encode(value) if exact else json.dumps(value, ensure_ascii=False).encode()

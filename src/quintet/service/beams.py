@@ -126,14 +126,14 @@ class Search:
         return float(beam.total / max(beam.length, 1) ** self._rules.length_penalty)
 
 
-def require_beams(request: CompletionRequest, capabilities: Capabilities, moderated: bool) -> None:
+def require_beams(request: CompletionRequest, capabilities: Capabilities, *, moderated: bool) -> None:
     """What does not go with beam search is refused by its name, and not left out.
 
     Raises:
         BadRequest: there is such a field, or ``n`` is too large for the engine's log-probabilities.
     """
     shown = request.shown
-    beside = {
+    excluded = {
         "stream": request.stream,  # vLLM: "Streaming is not supported with beam search"
         "best_of": request.best_of > request.n,
         "echo": request.echo,
@@ -148,7 +148,7 @@ def require_beams(request: CompletionRequest, capabilities: Capabilities, modera
     }
     spelled = dict(request.spelled)
     controls = [control.param for control in Control if control not in HEEDED and control.turned_on(request.sampling)]
-    for name in (*(name for name, there in beside.items() if there), *controls):
+    for name in (*(name for name, asked in excluded.items() if asked), *controls):
         raise BadRequest(spelled.get(name, name), "cannot be combined with use_beam_search")
     if 2 * request.n > capabilities.max_logprobs:
         raise BadRequest("n", f"must be at most {capabilities.max_logprobs // 2} with use_beam_search", str(request.n))

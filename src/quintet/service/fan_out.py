@@ -159,21 +159,30 @@ def _marks(prompt: Prompt, images: Sequence[PreparedImage], seen: AnyTraits | No
 
 
 def by_first(echoes: Sequence[T], prepared: Prepared, candidates: int) -> dict[int, list[T]]:
-    """Those of each prompt by the sequence whose events have its tokens: the first of those with equal ones, and equal images."""
+    """What is made of each prompt's tokens, by the sequence whose events bring these.
+
+    Equal prompts with equal images are told once, with the first sequence that has them.
+    """
     firsts: dict[tuple[object, ...], int] = {}
-    found: dict[int, list[T]] = {}
+    grouped: dict[int, list[T]] = {}
     for number, echo in enumerate(echoes):
         seq = number * candidates
         sequence = prepared.sequences[seq]
-        seen = tuple(image.digest for image in sequence.images)
-        first = firsts.setdefault((sequence.tokens, seen, sequence.echo_from, sequence.prompt_end), seq)
-        found.setdefault(first, []).append(echo)
-    return found
+        images = tuple(image.digest for image in sequence.images)
+        first = firsts.setdefault((sequence.tokens, images, sequence.echo_from, sequence.prompt_end), seq)
+        grouped.setdefault(first, []).append(echo)
+    return grouped
 
 
 def choices_of(
     request: CompletionRequest, prepared: Prepared, texts: Sequence[str], echoes: Sequence[Echo], scores: Sequence[Scores], labels: Labels
 ) -> list[Choice]:
+    """What makes text of each sequence's tokens.
+
+    Args:
+        texts: the prompts'.
+        echoes, scores: one for each prompt, or none at all.
+    """
     patterns, samples = compile_stops(request.stop.strings), candidates_of(request)
     predicted = prepared.sequences[0].prediction  # a request has one
     prediction = Predicted(predicted) if predicted else None

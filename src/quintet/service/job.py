@@ -120,7 +120,7 @@ class Job:
             self._stream = self._backend.submit(self._prepared)
 
     @property
-    def given(self) -> bool:
+    def submitted(self) -> bool:
         """The engine has all of the work, and is asked for nothing more, but to stop."""
         return self._stream is not None
 

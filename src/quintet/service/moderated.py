@@ -217,8 +217,8 @@ class ModeratedJob(Job):
     def _judged(self) -> list[Event]:
         """What follows from the judgements that are there, by choice."""
         told: list[Event] = []
-        there = sorted((index, task) for task, index in self._judging.items() if task.done())
-        for index, task in there:
+        done = sorted((index, task) for task, index in self._judging.items() if task.done())
+        for index, task in done:
             del self._judging[task]
             lane = self._lanes[index]
             if not lane.closed:

@@ -73,14 +73,14 @@ class Service:
         self._backend.require_room(1, tenant)  # where not even one sequence fits, nothing need be tokenised
         require_choices(request, self._backend.capabilities)
         if request.beams is not None:
-            require_beams(request, self._backend.capabilities, self._moderator is not None)
+            require_beams(request, self._backend.capabilities, moderated=self._moderator is not None)
         else:
             self._backend.require_room(len(request.prompts) * candidates_of(request), tenant)  # nor where not all fit
         specs = specs_of(request if request.beams is None else beam_request(request))
         sequences = await self._preparer.prepare(specs, tenant, watch.tokenizing)
         if self._max_logprobs is not None:
-            told = sequences if request.beams is None else [one for one in sequences for _ in range(request.n)]
-            require_answer_size(request, told, self._max_logprobs)
+            answered = sequences if request.beams is None else [beam for beam in sequences for _ in range(request.n)]
+            require_answer_size(request, answered, self._max_logprobs)
         stops = await self._preparer.stop_tokens(request.stop.strings, tenant) if request.stop.strings else {}
         prepared = Prepared(
             next(_ids),
