@@ -21,8 +21,8 @@ def alone(registry: Registry) -> Compute:
     """Computes lines on the registry's engines; call it on the event loop that they are on."""
     source, config = Source(), ServerConfig()
     models = Models(registry, int(source.now()), Cors(()))
-    gate = Gate(Limiter(0, source.clock, source.now, None), config)
-    telemetry, accounts = Telemetry(registry.entries, source.clock, None, ()), Accounts(None)
+    gate = Gate(Limiter(parallel=0, clock=source.clock, now=source.now, book=None), config)
+    telemetry, accounts = Telemetry(registry.entries, source.clock), Accounts(ledger=None)
 
     def completions(source: Source) -> Completions:
         return Completions(

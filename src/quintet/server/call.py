@@ -73,7 +73,8 @@ class Route:
         Raises:
             MethodNotAllowed: there is none for this method.
         """
-        found = self.methods.get("GET" if method == "HEAD" else method)
-        if found is None:
-            raise MethodNotAllowed(", ".join([*self.methods, "HEAD"] if "GET" in self.methods else self.methods))
-        return found
+        endpoint = self.methods.get("GET" if method == "HEAD" else method)
+        if endpoint is None:
+            allowed = [*self.methods, "HEAD"] if "GET" in self.methods else [*self.methods]
+            raise MethodNotAllowed(", ".join(allowed))
+        return endpoint

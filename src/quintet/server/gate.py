@@ -47,7 +47,7 @@ class Gate:
         """Have the answer to a call say where its caller's limits stand.
 
         Args:
-            over: it is refused for them.
+            over: asked when the answer begins: whether it is refused for them.
         """
 
         def headers() -> Headers:

@@ -18,7 +18,7 @@ from quintet.server.cors import Cors
 from quintet.server.guard import while_there
 
 _THERE = (State.READY, State.STALLED, State.UNSOUND)
-"""An engine in one of these says what it can."""
+"""States in which an engine knows its capabilities."""
 
 _OF_PROJECT = re.compile("projects/([^/]+)/models(?:/(.+))?", re.DOTALL)
 
@@ -86,7 +86,7 @@ class Models:
         return await while_there(call.http.receive, self._registry.ready(entry, background=background))
 
     def moderating(self, name: str, call: Call) -> Served:
-        """What a request's ``safety_model`` means, in the same way.
+        """The model that a request's ``safety_model`` names, found as its model is.
 
         Raises:
             ModelNotFound, ModelNotAllowed: as ``find``; also a model that judges nothing.
@@ -131,10 +131,10 @@ class Models:
         Raises:
             NotFound: another path.
         """
-        found, write = _OF_PROJECT.fullmatch(call.tail), call.provider.of_project
-        if found is None or write is None:
+        match, write = _OF_PROJECT.fullmatch(call.tail), call.provider.of_project
+        if match is None or write is None:
             raise NotFound("There is nothing at this path; models are at GET /v2/projects/{project}/models.")
-        project, name = found.groups()
+        project, name = match.groups()
         if name is None:  # SDK, SyncCursorPagination: no next_cursor, no further page
             body: dict[str, object] = {"data": [write(entry, project) for entry in self._entries(call)]}
         else:
@@ -142,7 +142,7 @@ class Models:
         await call.http.reply(200, encode(body))
 
     def _entries(self, call: Call, *states: State) -> Sequence[ServedModel]:
-        """Of the list; of those whose context is not known as they are, only the ones in one of these states, if any is given."""
+        """Those of the list; given states, of models whose context is known only once they are loaded, those in one of these."""
         listed: list[ServedModel] = []
         for name in self._names(call):
             entry = self._registry.find(name).entry

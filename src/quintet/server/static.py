@@ -77,10 +77,10 @@ async def _page(call: Call) -> None:
 
 
 async def _file(call: Call) -> None:
-    found = files().get(call.tail)
-    if found is None:
+    file = files().get(call.tail)
+    if file is None:
         raise NotFound("The playground has no such file.")
-    await _send(call.http, found)
+    await _send(call.http, file)
 
 
 async def _send(http: Request, file: File) -> None:
