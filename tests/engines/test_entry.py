@@ -69,7 +69,7 @@ def test_who_asks_the_engine_for_more_again_is_waited_for() -> None:
         entry = models.entries["a"]
         await asked(models, "a")
         with entry.held():
-            with entry.given():
+            with entry.released():
                 pass
             entry.drain()
             await entry.unload(0.0)
