@@ -10,7 +10,7 @@ import pytest
 
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
 from quintet.prediction import Predicted
-from quintet.text.choice import Choice
+from quintet.text.choice import Choice, _PendingToken
 from quintet.text.entries import Echo, Entries, Scores
 from quintet.text.labels import Labels
 from quintet.text.stop import compile_stops
@@ -131,17 +131,17 @@ def test_a_token_that_a_stop_string_cuts_is_not_whole_nor_is_what_shares_a_chara
 def test_characters_that_never_complete_take_linear_work(stops: list[str]) -> None:
     """Each token's bytes break off the character before and open another, so that none is whole."""
 
-    class Walked(deque[tuple[TokenEvent, str, bool]]):
+    class Walked(deque[_PendingToken]):
         steps = 0
 
-        def __iter__(self) -> Iterator[tuple[TokenEvent, str, bool]]:
+        def __iter__(self) -> Iterator[_PendingToken]:
             for one in super().__iter__():
                 self.steps += 1
                 yield one
 
     to, count = choice(stops), 500
-    assert to._ledger is not None
-    to._ledger._waiting = walked = Walked()
+    assert to._pending is not None
+    to._pending._waiting = walked = Walked()
     out = feed(to, [*(token(E1) for _ in range(count)), token(A, finish=Finish.LENGTH)])
     assert "".join(text for _, text, _ in shown(out)) == "\ufffd" * count + "a"
     assert walked.steps <= 2 * count

@@ -27,17 +27,17 @@ class BestOf:
         self._candidates = candidates
         self._n = n
         self._held: dict[int, list[ChoiceDelta | ChoiceDone]] = {}
-        self._sums: dict[int, tuple[float, int]] = {}
+        self._sums: dict[int, tuple[float, int]] = {}  # sequence -> of its tokens' log-probabilities, and how many tokens
         self._open: dict[int, int] = {}  # prompt -> candidates that are not done
 
-    def feed(self, event: TokenEvent, made: Sequence[ChoiceDelta | ChoiceDone]) -> list[ChoiceDelta | ChoiceDone]:
-        """Take an event and what the candidate's ``Choice`` made of it; gives events when a prompt's last candidate is done."""
+    def feed(self, event: TokenEvent, events: Sequence[ChoiceDelta | ChoiceDone]) -> list[ChoiceDelta | ChoiceDone]:
+        """Take an event and what the candidate's ``Choice`` events of it; gives events when a prompt's last candidate is done."""
         seq = event.seq
         if event.token >= 0 and not event.prompt and event.logprob is not None:
             total, count = self._sums.get(seq, (0.0, 0))
             self._sums[seq] = total + event.logprob, count + 1
-        self._held.setdefault(seq, []).extend(made)
-        if not (made and isinstance(made[-1], ChoiceDone)):
+        self._held.setdefault(seq, []).extend(events)
+        if not (events and isinstance(events[-1], ChoiceDone)):
             return []
         prompt = seq // self._candidates
         self._open[prompt] = self._open.get(prompt, self._candidates) - 1

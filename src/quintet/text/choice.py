@@ -18,6 +18,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
+from typing import NamedTuple
 
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
 from quintet.prediction import Follower, Predicted
@@ -72,7 +73,8 @@ class Choice:
         self._thinking = ThinkCounter(thinking) if thinking else None
         self._follower = Follower(prediction) if prediction else None
         self._predicted, self._matched = len(prediction.tokens) if prediction else 0, 0
-        self._counts = array("L")  # of thinking and of the prediction, after each token, if there is either
+        # Where it may think, or has a prediction: after each token, ``reasoning_tokens``, then ``_matched``.
+        self._counts = array("L")
         self._index = index
         self._seed = seed
         self._echo = echo
@@ -83,7 +85,7 @@ class Choice:
         self._stop_tokens, self._include = stop_tokens or {}, include
         self._detokenizer = Detokenizer()
         self._matcher = StopMatcher(patterns, include)
-        self._ledger = _Ledger(Entries(start, labels), cuts=bool(patterns)) if logprobs else None
+        self._pending = _PendingTokens(Entries(start, labels), cuts=bool(patterns)) if logprobs else None
 
     @property
     def predicted(self) -> tuple[int, int]:
@@ -101,9 +103,10 @@ class Choice:
             out.append(delta)
         if stop is not None:
             out.append(self._end(Finish.STOP, stop))
+        elif event.finish is Finish.EOS and event.token in self._stop_ids:  # the request ended the text, and not the model
+            out.append(self._end(Finish.STOP, stop_id=event.token))
         elif event.finish is not None:
-            named = event.finish is Finish.EOS and event.token in self._stop_ids  # the request ended the text, and not the model
-            out.append(self._end(Finish.STOP, stop_id=event.token) if named else self._end(event.finish))
+            out.append(self._end(event.finish))
         return out
 
     def end(self) -> ChoiceDone:
@@ -114,17 +117,18 @@ class Choice:
         """Stop here, whatever was fed: only so many tokens count, and what was of the thinking and of the prediction by then."""
         self.done, self.completion_tokens = True, tokens
         if self._counts:
-            self.reasoning_tokens, self._matched = self._counts[2 * tokens - 2 : 2 * tokens] if tokens else (0, 0)
+            after = 2 * (tokens - 1)  # where the last of them left its two counts
+            self.reasoning_tokens, self._matched = self._counts[after : after + 2] if tokens else (0, 0)
 
     def _advance(self, event: TokenEvent) -> tuple[str, str | None]:
         """Text that the event makes final, and the stop string if one completed."""
         text, stop = "", None
         if event.token >= 0:
             self._count(event)
-            named = self._stop_tokens.get(event.token, "")
+            stop_text = self._stop_tokens.get(event.token, "")
             # The model's own end is told as that, as ever, but where the text is to contain what ended it.
-            if named and self.completion_tokens >= self._min_tokens and (self._include or event.finish is not Finish.EOS):
-                return self._stop_at(event, named)
+            if stop_text and self.completion_tokens >= self._min_tokens and (self._include or event.finish is not Finish.EOS):
+                return self._stop_at(event, stop_text)
             text, stop = self._decode(event)
         if stop is None and event.finish is not None:
             tail, stop = self._flush()
@@ -142,36 +146,37 @@ class Choice:
         if self._follower or self._thinking:
             self._counts.extend((self.reasoning_tokens, self._matched))
 
-    def _stop_at(self, event: TokenEvent, named: str) -> tuple[str, str]:
-        """A control token stands for its text, which is a stop string."""
+    def _stop_at(self, event: TokenEvent, stop_text: str) -> tuple[str, str]:
+        """End at a control token whose text is a stop string; returns as ``_advance`` does."""
         text, stop = self._flush()
         if stop is not None or not self._include:
-            return text, stop or named
-        if self._ledger is not None:
-            self._ledger.add(event, named, incomplete=False)
-        return text + named, named
+            return text, stop or stop_text
+        if self._pending is not None:
+            self._pending.add(event, stop_text, incomplete=False)
+        return text + stop_text, stop_text
 
     def _decode(self, event: TokenEvent) -> tuple[str, str | None]:
         text = self._detokenizer.feed(event.piece)
-        if self._ledger is not None:
-            self._ledger.add(event, text, self._detokenizer.pending)
+        if self._pending is not None:
+            self._pending.add(event, text, incomplete=self._detokenizer.pending)
         return self._match(text)
 
     def _match(self, text: str) -> tuple[str, str | None]:
         return self._matcher.feed(text, armed=self.completion_tokens >= self._min_tokens)
 
     def _flush(self) -> tuple[str, str | None]:
+        """The events have ended: the text that was held back, and the stop string if one completed in it."""
         text = self._detokenizer.flush()
-        if self._ledger is not None:
-            self._ledger.complete(text)
+        if self._pending is not None:
+            self._pending.complete(text)
         final, stop = self._match(text)
         return (final, stop) if stop is not None else (final + self._matcher.flush(), None)
 
-    def _release(self, text: str, cut: bool) -> ChoiceDelta | None:
-        """A delta of released text; with log-probabilities, of the tokens that are whole now."""
-        if self._ledger is None:
+    def _release(self, text: str, *, cut: bool) -> ChoiceDelta | None:
+        """A delta of text that is final; with log-probabilities, of the tokens that are whole now. ``cut``: it is the last."""
+        if self._pending is None:
             return ChoiceDelta(self._index, text) if text else None
-        tokens = self._ledger.take(len(text), cut)
+        tokens = self._pending.take(len(text), cut=cut)
         return ChoiceDelta(self._index, "".join(token.text for token in tokens), tokens) if tokens else None
 
     def _prompt_delta(self) -> ChoiceDelta:
@@ -183,7 +188,15 @@ class Choice:
         return ChoiceDone(self._index, finish, stop, self._seed, stop_id=stop_id, tokens=self.completion_tokens)
 
 
-class _Ledger:
+class _PendingToken(NamedTuple):
+    """A token and its text; ``incomplete``: the bytes so far end inside a character."""
+
+    event: TokenEvent
+    text: str
+    incomplete: bool
+
+
+class _PendingTokens:
     """Tokens in order that wait for their text to be released.
 
     Args:
@@ -194,26 +207,28 @@ class _Ledger:
     def __init__(self, entries: Entries, *, cuts: bool) -> None:
         self._entries = entries
         self._cuts = cuts
-        self._waiting: deque[tuple[TokenEvent, str, bool]] = deque()  # with whether the token's bytes end inside a character
+        self._waiting: deque[_PendingToken] = deque()
         self._released = 0  # characters that may be returned and are not yet in a taken token
-        # The tokens at the head that are to come together; kept as they are added, lest a run that never completes be walked for each.
-        self._first, self._size, self._open = 0, 0, True  # how many, the characters to wait for, and whether a later one is to join them
+        # The group: the tokens at the head that are to come together. Kept up as tokens are added, lest a run that never completes be
+        # walked for each of its tokens.
+        self._group_tokens, self._group_characters = 0, 0
+        self._group_open = True  # the next token joins it
 
-    def add(self, event: TokenEvent, text: str, incomplete: bool) -> None:
-        """A token and its text; ``incomplete``: the bytes so far end inside a character."""
-        self._waiting.append((event, text, incomplete))
+    def add(self, event: TokenEvent, text: str, *, incomplete: bool) -> None:
+        """See ``_PendingToken``."""
+        self._waiting.append(_PendingToken(event, text, incomplete))
         self._join(text, incomplete)
 
     def complete(self, tail: str) -> None:
         """The bytes have ended; ``tail`` is the text of an unfinished character and belongs to the last token that has bytes."""
         if tail:
-            last = max(at for at, (event, _, _) in enumerate(self._waiting) if event.piece)
+            last = max(at for at, token in enumerate(self._waiting) if token.event.piece)
+            self._waiting[last] = self._waiting[last]._replace(text=self._waiting[last].text + tail)
             for at in range(last, len(self._waiting)):
-                event, text, _ = self._waiting[at]
-                self._waiting[at] = (event, text + (tail if at == last else ""), False)
+                self._waiting[at] = self._waiting[at]._replace(incomplete=False)
             self._regroup()
 
-    def take(self, released: int, cut: bool) -> tuple[TokenText, ...]:
+    def take(self, released: int, *, cut: bool) -> tuple[TokenText, ...]:
         """The tokens that are whole after ``released`` more characters.
 
         With ``cut`` these are the last characters ever: a token that goes on past them is trimmed to them, and is not whole, nor are those
@@ -221,27 +236,27 @@ class _Ledger:
         """
         self._released += released
         taken: list[TokenText] = []
-        while not self._open and self._size <= self._released:
-            taken += [self._take() for _ in range(self._first)]
+        while not self._group_open and self._group_characters <= self._released:
+            taken += [self._take() for _ in range(self._group_tokens)]
             self._regroup()
         while cut and self._released:
             taken.append(self._take(whole=False))
         return tuple(taken)
 
     def _regroup(self) -> None:
-        self._first, self._size, self._open = 0, 0, True
+        self._group_tokens, self._group_characters, self._group_open = 0, 0, True
         for _, text, incomplete in self._waiting:
             self._join(text, incomplete)
-            if not self._open:
+            if not self._group_open:
                 return
 
     def _join(self, text: str, incomplete: bool) -> None:
-        """The next token is one of the first, if those are not whole without it."""
-        if self._open:
-            self._first += 1
+        """The next token is one of the group, if that is not whole without it."""
+        if self._group_open:
+            self._group_tokens += 1
             # Where nothing cuts, a token waits for the character that it opens, which is the first one of a later token's text.
-            self._size += len(text) + (incomplete and not self._cuts)
-            self._open = incomplete and self._cuts
+            self._group_characters += len(text) + (incomplete and not self._cuts)
+            self._group_open = incomplete and self._cuts
 
     def _take(self, *, whole: bool = True) -> TokenText:
         event, text, _ = self._waiting.popleft()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from quintet.text.detokenize import align, token_texts
 from quintet.text.labels import Labels
@@ -37,17 +36,21 @@ def marked_spans(prompt: str, tokens: Sequence[int], labels: Labels, piece: Call
 
 
 def _of_text(prompt: str, tokens: Sequence[int], labels: Labels, piece: Callable[[int], bytes], marks: Marks) -> Iterator[str]:
-    parts = prompt.split(marks.text)
-    edges = [(-1, 0), *((first, first + count) for first, count in marks.runs), (len(tokens), -1)]
-    for number, ((first, start), (end, _)) in enumerate(pairwise(edges)):
-        if number:
-            yield marks.text
-            yield from [""] * (start - first - 1)
-        before, after = (marks.around if number else ""), (marks.around if number < len(marks.runs) else "")
-        texts = token_texts(map(piece, tokens[start:end]))
+    first_part, *later_parts = prompt.split(marks.text)
+
+    def own(part: str, between: Sequence[int], before: str, after: str) -> Iterator[str]:
+        """The texts of the tokens of a part of the prompt, and of what was put around it, which has none."""
+        texts = token_texts(map(piece, between))
         if texts:
-            spans = align(texts, before + parts[number] + after, labels.names(tokens[start:end]))
-            yield from _within(spans, len(before), len(before) + len(parts[number]))
+            spans = align(texts, before + part + after, labels.names(between))
+            yield from _within(spans, len(before), len(before) + len(part))
+
+    ends = [*(first for first, _ in marks.runs), len(tokens)]  # of the tokens of each part
+    yield from own(first_part, tokens[: ends[0]], "", marks.around if marks.runs else "")
+    for (first, count), end, part in zip(marks.runs, ends[1:], later_parts, strict=True):
+        yield marks.text
+        yield from [""] * (count - 1)
+        yield from own(part, tokens[first + count : end], marks.around, marks.around if end < len(tokens) else "")
 
 
 def _within(spans: Iterator[str], start: int, end: int) -> Iterator[str]:

@@ -101,8 +101,17 @@ class StopMatcher:
         if not self._patterns:
             return text, None
         start, held = self._held()
-        stop, end = self._advance(text) if armed else self._pass(text)
-        final = held + end - (0 if self._include else len(stop)) if stop else held + len(text) - max(self._matched)
+        if armed:
+            stop, end = self._advance(text)
+        else:
+            self._skip(text)
+            stop, end = "", 0
+        if not stop:
+            final = held + len(text) - max(self._matched)
+        elif self._include:
+            final = held + end
+        else:
+            final = held + end - len(stop)
         return start[: min(final, held)] + text[: max(final - held, 0)], stop or None
 
     def flush(self) -> str:
@@ -111,11 +120,10 @@ class StopMatcher:
         self._matched = [0] * len(self._patterns)
         return start[:held]
 
-    def _pass(self, text: str) -> tuple[str, int]:
+    def _skip(self, text: str) -> None:
         """Continue every search over whatever completes."""
         for index, pattern in enumerate(self._patterns):
             self._matched[index] = pattern.skip(text, self._matched[index])
-        return "", 0
 
     def _held(self) -> tuple[str, int]:
         """The held-back text as the first characters of a string, and their number.
