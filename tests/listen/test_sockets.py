@@ -136,6 +136,14 @@ def test_a_descriptor_that_is_no_socket_is_told(monkeypatch: pytest.MonkeyPatch,
             inherited({"LISTEN_PID": "7", "LISTEN_FDS": "1"}, 7)
 
 
+def test_a_descriptor_that_is_not_open_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        closed = file.fileno()
+    monkeypatch.setattr(sockets, "FIRST", closed)
+    with pytest.raises(ListenError, match=f"descriptor {closed}, which LISTEN_FDS tells of, is no socket: Bad file descriptor"):
+        inherited({"LISTEN_PID": "7", "LISTEN_FDS": "1"}, 7)
+
+
 def test_inherited_sockets_have_the_names_that_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [listen("127.0.0.1", 0) for _ in range(3)]
     first = max(one.fileno() for one in made) + 10

@@ -42,9 +42,10 @@ class Acceptor:
         self._buffer = bytearray(READ_BYTES)
         self._opening: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
-        self._short = self._stopped = False
+        self._told = False  # that no connection can be taken; again after the next that was
+        self._stopped = False
         self._sock.setblocking(False)
-        self._go_on()
+        self._listen()
 
     def stop(self) -> None:
         """Take no more. Those that wait in the backlog are left to another process that has the socket, if there is one. Idempotent."""
@@ -56,9 +57,10 @@ class Acceptor:
             self._pause.cancel()
 
     def _take(self) -> None:
+        """Somebody waits in the backlog."""
         for _ in range(_AT_ONCE):
             if not self._room():
-                self._wait()
+                self._rest()
                 return
             try:
                 client, _ = self._sock.accept()
@@ -67,25 +69,26 @@ class Acceptor:
             except OSError as error:
                 if error.errno in _NO_DESCRIPTOR:
                     self._tell(error)
-                    self._wait()
+                    self._rest()
                     return
-                continue  # that one left before its turn
-            self._short = False
+                continue  # the client left before its turn
+            self._told = False
             task = self._loop.create_task(self._open(client, self._taken()))
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
-    def _wait(self) -> None:
+    def _rest(self) -> None:
+        """Take nobody for ``PAUSE_S``."""
         self._loop.remove_reader(self._descriptor)
-        self._pause = self._loop.call_later(PAUSE_S, self._go_on)
+        self._pause = self._loop.call_later(PAUSE_S, self._listen)
 
-    def _go_on(self) -> None:
+    def _listen(self) -> None:
         self._loop.add_reader(self._descriptor, self._take)
 
     def _tell(self, error: OSError) -> None:
-        """Once, until it is over."""
-        if not self._short:
-            self._short = True
+        """Log that no connection can be taken: once, until one can."""
+        if not self._told:
+            self._told = True
             _log.error("no connection can be taken: %s", error.strerror)
 
     async def _open(self, client: socket.socket, protocol: asyncio.Protocol) -> None:
@@ -96,7 +99,7 @@ class Acceptor:
             timeout = {} if self._tls is None else {"ssl_handshake_timeout": HANDSHAKE_S}
             context = None if self._tls is None else self._tls.context
             await self._loop.connect_accepted_socket(lambda: Reads(protocol, self._buffer), client, ssl=context, **timeout)
-        except OSError as error:  # it left, or does not speak TLS
+        except OSError as error:  # the client left, or does not speak TLS
             _log.debug("a connection did not come about: %s", error)
             client.close()
             protocol.connection_lost(error)

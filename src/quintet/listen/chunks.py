@@ -22,8 +22,10 @@ class Chunks:
         self._trailers = False
 
     def end(self, data: bytes, at: int, most: int) -> int:
-        """Where a piece may end that begins at ``at``, where the last one ended: at ``most`` or before it, and never behind the body's end.
-        ``at`` itself: more must come first, since the size of a chunk is not all there."""
+        """How far the parser may be given ``data``, which it has up to ``at``: to ``most``, or less far where the body ends before that.
+
+        ``at`` itself: more must come first, since the size of a chunk is not all there.
+        """
         end, self._left = at + self._left, 0
         while not self._trailers and end < most:
             line = _SIZE.match(data, end, most)

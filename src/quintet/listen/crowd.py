@@ -1,8 +1,8 @@
 """The connections that there are, and which of them go when there are too many.
 
-One over which a request is answered stays. One that waits for a request has to give way to a newcomer, the one that waited longest first,
-once it has had time for a request: so that whoever opens connections and says nothing keeps nobody out. Where all of them are at work the
-newcomer is one too many: ``crowded``.
+A connection over which a request is answered stays. One that waits for a request has to give way to a newcomer, the one that waited longest
+first, once it has had time for a request: so that whoever opens connections and says nothing keeps nobody out. Where all of them are at
+work the newcomer is one too many: ``crowded``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Crowd(Generic[_Member]):
         self._most, self._clock = most, clock
         self._all: set[_Member] = set()
         self._waiting: dict[_Member, float] = {}  # since when, the longest first
-        self._going: set[_Member] = set()  # were asked to
+        self._leaving: set[_Member] = set()  # were asked to give way, and are not over yet
 
     def __len__(self) -> int:
         return len(self._all)
@@ -54,13 +54,13 @@ class Crowd(Generic[_Member]):
         """Another connection may be taken. If not, some of those that wait give way, so that soon one may."""
         if len(self._all) < self._most + SPARE:
             return True
-        self._ask(SPARE)
+        self._dismiss(SPARE)
         return False
 
     def is_full(self) -> bool:
         """A newcomer is one too many, even if one of those that wait gives way."""
         if self._staying >= self._most:
-            self._ask(1)
+            self._dismiss(1)
         return self._staying >= self._most
 
     def joined(self, member: _Member) -> None:
@@ -69,30 +69,30 @@ class Crowd(Generic[_Member]):
         self.waits(member)
 
     def waits(self, member: _Member) -> None:
-        """For a request."""
-        if member in self._all and member not in self._going:
+        """A connection waits for a request."""
+        if member in self._all and member not in self._leaving:
             self._waiting[member] = self._clock()
 
     def works(self, member: _Member) -> None:
-        """A request has come."""
+        """A connection has a request."""
         self._waiting.pop(member, None)
 
     def left(self, member: _Member) -> None:
         """A connection is over."""
         self._all.discard(member)
-        self._going.discard(member)
+        self._leaving.discard(member)
         self._waiting.pop(member, None)
 
     @property
     def _staying(self) -> int:
-        return len(self._all) - len(self._going)
+        return len(self._all) - len(self._leaving)
 
-    def _ask(self, most: int) -> None:
-        """Those that have waited longest to give way, and no more than ``most``."""
+    def _dismiss(self, most: int) -> None:
+        """Have those give way that have waited longest, no more than ``most``."""
         late = self._clock() - GRACE_S
         for member, since in [*itertools.islice(self._waiting.items(), most)]:
             if since > late:
                 return
             del self._waiting[member]
-            self._going.add(member)
+            self._leaving.add(member)
             member.give_way()

@@ -43,35 +43,34 @@ class Successor:
     """
 
     def __init__(self, listeners: Sequence[Listener], command: Sequence[str] | None = None) -> None:
-        self._ready, told = os.pipe()
-        names = [*(each.name for each in listeners), READY]
+        names = [*(listener.name for listener in listeners), READY]
         environment = {**os.environ, "LISTEN_FDS": str(len(names)), "LISTEN_FDNAMES": ":".join(names)}
-        # First out of the way of each other, then to the places where they are looked for.
-        places = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, FIRST + len(names)) for one in (*(e.sock.fileno() for e in listeners), told)]
-        os.close(told)
-        actions = [(os.POSIX_SPAWN_DUP2, place, FIRST + at) for at, place in enumerate(places)]
         words = command or (sys.executable, *sys.orig_argv[1:])
-        try:
+        with contextlib.ExitStack() as failed, contextlib.ExitStack() as handed_over:
+            self._ready, told = os.pipe()
+            failed.callback(os.close, self._ready)
+            handed_over.callback(os.close, told)
+            actions = []
+            for place, descriptor in enumerate((*(listener.sock.fileno() for listener in listeners), told), FIRST):
+                # By way of a number above all places, lest one be overwritten before it has been put in its own.
+                copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, FIRST + len(names))
+                handed_over.callback(os.close, copy)
+                actions.append((os.POSIX_SPAWN_DUP2, copy, place))
             self.pid = os.posix_spawn(_SHELL[0], [*_SHELL, *words], environment, file_actions=actions)
-        except OSError:
-            os.close(self._ready)
-            raise
-        finally:
-            for place in places:
-                os.close(place)
+            failed.pop_all()
 
     async def ready(self) -> bool:
         """Whether it came up; waits for as long as it loads."""
         loop = asyncio.get_running_loop()
-        said: asyncio.Future[bool] = loop.create_future()
+        came_up: asyncio.Future[bool] = loop.create_future()
 
-        def heard() -> None:
+        def read() -> None:
             loop.remove_reader(self._ready)
-            said.set_result(bool(os.read(self._ready, 1)))
+            came_up.set_result(bool(os.read(self._ready, 1)))
 
-        loop.add_reader(self._ready, heard)
+        loop.add_reader(self._ready, read)
         try:
-            return await said
+            return await came_up
         finally:
             loop.remove_reader(self._ready)
             os.close(self._ready)
@@ -85,7 +84,7 @@ class Successor:
                 break
 
     async def _is_gone(self) -> bool:
-        """In time, or not."""
+        """Whether the process has ended within ``GIVE_UP_S``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GIVE_UP_S):
                 with contextlib.suppress(ChildProcessError):

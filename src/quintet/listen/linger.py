@@ -1,4 +1,7 @@
-"""A connection closes in two steps while a request is still arriving, so that the client sees the answer and not a reset."""
+"""A connection that is closed while a request is still arriving goes on taking bytes for a while, which nobody reads.
+
+Closed at once, with bytes unread, it would be reset, and the client might never see the answer.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,11 @@ from typing import Any
 
 LINGER_S = 10.0
 LINGER_BYTES = 64 * 1024 * 1024
-"""How long, and for how many bytes, a client may go on sending what nobody reads, so that it sees the answer and not a reset."""
+"""How long, and for how many bytes, a client may go on sending what nobody reads."""
 
 
 class Connection(asyncio.Transport):
-    """A transport that closes in two steps while a request is still arriving: nothing more is said, then nothing more is heard.
-
-    Closed at once, with bytes unread, it would reset the connection, and the client might lose the answer.
-    """
+    """A transport that closes in two steps while a request is still arriving: nothing more is sent, then nothing more is read."""
 
     def __init__(self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -26,6 +26,7 @@ class Connection(asyncio.Transport):
 
     @property
     def lingers(self) -> bool:
+        """It is closed, but still takes what the client sends."""
         return self._linger is not None
 
     def waste(self, size: int) -> None:

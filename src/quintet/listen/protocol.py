@@ -74,22 +74,23 @@ class Protocol(HttpToolsProtocol):
         super().__init__(config, state, facts, loop or asyncio.get_running_loop())
         self._crowd = crowd
         self._head_s = HEAD_S
-        self._made = self._last = False
+        self._connected = False  # ``connection_made`` was called: ``connection_lost`` may come without it
+        self._is_last = False  # the request that is being answered, or else the next one, ends the connection
         self._connection: Connection = None  # type: ignore[assignment]
         self._head_timer: asyncio.TimerHandle | None = None
         self._stuck_timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
         self._data, self._at = b"", 0  # what has arrived, and how much of it the parser has had
         self._head_bytes = 0
-        self._heads: httptools.HttpRequestParser | None = None  # the parser, while another has a body
+        self._request_parser: httptools.HttpRequestParser | None = None  # ``parser``, while in its place one has the body
         self._left = 0  # bytes of a body of known length
         self._chunks: Chunks | None = None  # of a body that comes in chunks
         self._content: list[bytes] = []  # what the parser met in its last piece
         self._framing = 0  # bytes of a chunked body since the last of its content
-        self._keep_alive = False
+        self._keep_alive = False  # after this request, once all of it is there
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._made = True
+        self._connected = True
         transport.set_write_buffer_limits(high=WRITE_BYTES)
         self._connection = Connection(transport, self.loop)
         super().connection_made(self._connection)
@@ -97,13 +98,13 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._crowd.left(self)
-        if not self._made:
+        if not self._connected:
             return
         self._end_head()
         self._end_stuck()
         self._end_rest()
         self._connection.end()
-        self._heads = None
+        self._request_parser = None
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -114,17 +115,17 @@ class Protocol(HttpToolsProtocol):
 
     def hurry(self) -> None:
         """One request, and little time for it."""
-        self._last, self._head_s = True, HURRY_S
+        self._is_last, self._head_s = True, HURRY_S
 
     def leave(self) -> None:
         """What is being asked, or else the next request, is the last; its answer says so."""
-        self._last, self._keep_alive = True, False
+        self._is_last, self._keep_alive = True, False
         if not self._idle and not self.cycle.response_started:
             self.cycle.keep_alive = False
 
     def give_way(self) -> None:
         """Close: it waits for a request, and others for its place."""
-        if not self._made:
+        if not self._connected:
             return
         self._connection.unread = False  # at once: its descriptor is wanted
         if self._head_timer is not None and self._head_bytes:
@@ -228,7 +229,7 @@ class Protocol(HttpToolsProtocol):
             self.cycle.send = _until_closed(self.cycle)  # type: ignore[method-assign, assignment]
         self._framing = 0
         # RFC 9110, 9.3.6: what follows a CONNECT is a tunnel's, and there is none
-        self._keep_alive = self.cycle.keep_alive and not self._last and self.parser.get_method() != b"CONNECT"
+        self._keep_alive = self.cycle.keep_alive and not self._is_last and self.parser.get_method() != b"CONNECT"
         if not self._keep_alive or self._chunks or self._left > linger.LINGER_BYTES or self.expect_100_continue:
             self.cycle.keep_alive = False  # until all of the request is there
 
@@ -244,10 +245,10 @@ class Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._pass_on()
-        if self._heads is not None:
-            self.parser, self._heads = self._heads, None
+        if self._request_parser is not None:
+            self.parser, self._request_parser = self._request_parser, None
         elif self.parser.should_upgrade() and (self._chunks or self._left):
-            self._heads, self.parser = self.parser, self._body_parser()
+            self._request_parser, self.parser = self.parser, self._body_parser()
             return
         self._end_rest()
         self._connection.unread = False
@@ -325,7 +326,7 @@ class Protocol(HttpToolsProtocol):
         self._refuse(b"400 Bad Request")
 
     def _go_on(self) -> None:
-        """With the next request, if it is its turn."""
+        """Go on with the next request, if it is its turn."""
         if self._at == len(self._data) or self.transport.is_closing():
             return
         self._unset_keepalive_if_required()

@@ -63,9 +63,9 @@ class Server:
 
     def open(self) -> None:
         """Take connections; until then those who connect wait."""
-        for each in self._listeners:
-            tls = self._tls if each.name == PUBLIC else None
-            self._acceptors.append(Acceptor(each, tls, self._crowd.has_room, partial(self._connection, each.name)))
+        for listener in self._listeners:
+            tls = self._tls if listener.name == PUBLIC else None
+            self._acceptors.append(Acceptor(listener, tls, self._crowd.has_room, partial(self._connection, listener.name)))
 
     def end(self) -> None:
         """Take no more connections, and no more requests."""
@@ -79,12 +79,13 @@ class Server:
             connection.leave()
 
     def _connection(self, listener: str) -> Protocol:
+        """What speaks on a connection that was taken off the listener of this name."""
         facts = {"listener": listener, "crowded": self._crowd.is_full()}
-        one = Protocol(self._inner.config, self._inner.server_state, facts, self._crowd)
-        self._crowd.joined(one)
+        connection = Protocol(self._inner.config, self._inner.server_state, facts, self._crowd)
+        self._crowd.joined(connection)
         if facts["crowded"]:
-            one.hurry()
-        return one
+            connection.hurry()
+        return connection
 
     def _stop(self) -> None:
         for acceptor in self._acceptors:

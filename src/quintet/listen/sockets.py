@@ -10,7 +10,6 @@ import contextlib
 import errno
 import fcntl
 import ipaddress
-import itertools
 import os
 import socket
 import stat
@@ -23,7 +22,7 @@ from quintet.errors import QuintetError, shorten
 PUBLIC, ADMIN = "public", "admin"
 
 READY = "ready"
-"""What a pipe is called that is among them: see ``handover.py``."""
+"""The name of a pipe that may be among the sockets: see ``handover.py``."""
 
 FIRST = 3
 """The descriptor of the first socket that is handed over."""
@@ -150,8 +149,8 @@ class Inherited:
     """What this process was started with.
 
     Args:
-        ready: where to say that this process serves, to one that it takes the place of.
-        waits: they were listened on before this process began, so whoever connects meanwhile is to wait for it, not to be refused.
+        ready: the descriptor on which to say that this process serves, to the one that it takes the place of; ``None`` = there is none.
+        waits: the sockets were listened on before this process began, so whoever connects meanwhile is to wait for it, not to be refused.
     """
 
     listeners: tuple[Listener, ...] = ()
@@ -165,21 +164,26 @@ def inherited(environment: MutableMapping[str, str], pid: int) -> Inherited:
     Raises:
         ListenError: one of them is no socket.
     """
-    meant, count, names = (environment.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
-    if meant != str(pid) or not count.isdigit():
+    for_process, count, names = (environment.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"))
+    if for_process != str(pid) or not count.isdecimal():
         return Inherited()
-    descriptors = range(FIRST, FIRST + int(count))
-    for each in descriptors:
-        os.set_inheritable(each, False)  # not for the engines
-    named = list(itertools.zip_longest(descriptors, names.split(":")[: len(descriptors)], fillvalue=""))
-    ready = next((int(each) for each, name in named if name == READY), None)
+    ready: int | None = None
+    socks: list[tuple[socket.socket, str]] = []
+    named = names.split(":")
+    for number in range(int(count)):
+        descriptor, name = FIRST + number, named[number] if number < len(named) else ""
+        if name == READY:
+            os.set_inheritable(descriptor, False)
+            ready = descriptor
+        else:
+            socks.append((_socket_at(descriptor), ADMIN if name == ADMIN else PUBLIC))
     make = Listener if ready is None else Listener.owning  # systemd removes what it made
-    socks = [(_taken(int(each)), ADMIN if name == ADMIN else PUBLIC) for each, name in named if name != READY]
     return Inherited(tuple(make(sock, name) for sock, name in socks), ready, waits=True)
 
 
-def _taken(descriptor: int) -> socket.socket:
+def _socket_at(descriptor: int) -> socket.socket:
     try:
+        os.set_inheritable(descriptor, False)  # not for the engines
         return socket.socket(fileno=descriptor)
     except OSError as error:
         raise ListenError(f"descriptor {descriptor}, which LISTEN_FDS tells of, is no socket: {error.strerror}.") from error
@@ -197,7 +201,7 @@ def addresses(host: str) -> set[str]:
 def is_loopback(host: str) -> bool:
     """Whether every address of ``host`` is this machine's own; an unknown host is not."""
     found = addresses(host)
-    return bool(found) and all(ipaddress.ip_address(one).is_loopback for one in found)
+    return bool(found) and all(ipaddress.ip_address(address).is_loopback for address in found)
 
 
 def url(sock: socket.socket, scheme: str = "http") -> str:

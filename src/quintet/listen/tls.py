@@ -17,7 +17,8 @@ LOOK_S = 1.0
 
 
 class Tls:
-    """
+    """What TLS is spoken with on the public listeners.
+
     Args:
         cert: the certificate and those that lead to its root, in PEM.
         key: its private key in PEM, without a passphrase.
@@ -29,7 +30,7 @@ class Tls:
 
     def __init__(self, cert: Path, key: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._cert, self._key, self._clock = cert, key, clock
-        self._stamp = self._stamped()
+        self._stamp = self._stamps()
         self._looked = clock()
         self._context = self._load()
 
@@ -38,13 +39,13 @@ class Tls:
         """For the next connection."""
         if self._clock() - self._looked >= LOOK_S:
             self._looked = self._clock()
-            if self._stamped() != self._stamp:
+            if self._stamps() != self._stamp:
                 self.reload()
         return self._context
 
     def reload(self) -> None:
         """Read the files again. Where they are no good, as in the middle of being replaced, what there was goes on."""
-        self._stamp = self._stamped()
+        self._stamp = self._stamps()
         try:
             self._context = self._load()
         except ListenError as error:
@@ -72,8 +73,8 @@ class Tls:
             return f"{unread}: {error.strerror or error}."
         return f"--tls-key {self._key} {error}."
 
-    def _stamped(self) -> tuple[object, ...]:
-        return tuple(_stamp(path) for path in (self._cert, self._key))
+    def _stamps(self) -> tuple[object, ...]:
+        return tuple(_file_stamp(path) for path in (self._cert, self._key))
 
 
 def _no_passphrase() -> str:
@@ -88,7 +89,8 @@ def _readable(path: Path) -> bool:
     return True
 
 
-def _stamp(path: Path) -> object:
+def _file_stamp(path: Path) -> object:
+    """Differs when the file has changed; ``None`` = it cannot be looked at."""
     try:
         info = path.stat()
     except OSError:
