@@ -59,7 +59,8 @@ class Bucket:
     def __init__(self, unit: Unit, window: float, limit: int) -> None:
         self.unit, self.window, self.limit = unit, window, limit
         self.held = 0
-        self._used, self._at = 0.0, -math.inf
+        self._used = 0.0
+        self._at = -math.inf  # when so much was used
 
     @property
     def lasting(self) -> bool:
@@ -159,9 +160,14 @@ class Limiter:
         return account
 
     def _hear(self) -> None:
-        """Count what keys have used elsewhere; what is not in use here finds it in the book."""
-        for key, tokens in self._book.elsewhere() if self._book else ():
-            for bucket in self._accounts[key].buckets.values() if key in self._accounts else ():
+        """Count what keys have used elsewhere; an account that is not in use here finds it in the book when it is."""
+        if self._book is None:
+            return
+        for key, tokens in self._book.elsewhere():
+            account = self._accounts.get(key)
+            if account is None:
+                continue
+            for bucket in account.buckets.values():
                 if bucket.lasting:  # it may be what was used in days, if nobody asked this process for anything
                     bucket.recall(tokens, self._clock())
 

@@ -28,9 +28,15 @@ _SITE_BITS = 64  # of an IPv6 address: whoever has one address has all that begi
 
 @dataclass(slots=True)
 class _Record:
-    """An address: what it may still try, since when, and the keys it has used rightly."""
+    """An address.
 
-    left: float
+    Args:
+        tries: wrong keys that it may still try.
+        since: when it had so many.
+        known: ids of the keys that it has used rightly.
+    """
+
+    tries: float
     since: float
     known: set[str] = field(default_factory=set)
 
@@ -57,17 +63,17 @@ class Lockout:
         record = self._record(site(address))
         if key is not None and key.id in record.known:
             return
-        if record.left < 1:
+        if record.tries < 1:
             raise TooManyRequests("Too many wrong API keys from this address.", FAILURE_S)
         if key is None:
-            record.left -= 1
+            record.tries -= 1
         else:
             record.known.add(key.id)
 
     def _record(self, address: str) -> _Record:
         now = self._clock()
         record = self._records.pop(address, None) or _Record(MOST_FAILURES, now)
-        record.left = min(MOST_FAILURES, record.left + (now - record.since) / FAILURE_S)
+        record.tries = min(MOST_FAILURES, record.tries + (now - record.since) / FAILURE_S)
         record.since = now
         self._records[address] = record
         if len(self._records) > MOST_ADDRESSES:

@@ -23,13 +23,15 @@ def lasting_secret(folder: Path) -> bytes:
     path = folder / "secret"
     if not path.exists():
         partial = folder / f".secret.{secrets.token_hex(8)}"  # in containers that share a folder each process may be number 1
-        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file, contextlib.ExitStack() as ended:
-            ended.callback(partial.unlink)
-            file.write(secrets.token_bytes(SIZE))
-            file.flush()
-            os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):  # another process was first
-                os.link(partial, path)
+        with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            try:
+                file.write(secrets.token_bytes(SIZE))
+                file.flush()
+                os.fsync(file.fileno())
+                with contextlib.suppress(FileExistsError):  # another process was first
+                    os.link(partial, path)
+            finally:
+                partial.unlink()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         status = os.fstat(file.fileno())
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:

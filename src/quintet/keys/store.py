@@ -86,7 +86,7 @@ class KeyStore:
             KeyFileError: see ``read``.
         """
         check_private(self.path)
-        with _told(self.path):
+        with _sqlite_errors(self.path):
             _connect(self.path, "rw", _BUSY_S).close()  # a first look is enough for SQLite to do both
 
     def stamp(self) -> tuple[int, ...]:
@@ -96,7 +96,7 @@ class KeyStore:
             KeyFileError: it cannot be read.
         """
         info = look(self.path)
-        with _told(self.path), self.path.open("rb", buffering=0) as file:
+        with _sqlite_errors(self.path), self.path.open("rb", buffering=0) as file:
             changes = int.from_bytes(file.read(_CHANGES.stop)[_CHANGES])
         # The time, since another store that is copied over this one may have seen as many changes; the count, since times are coarse.
         return info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns, changes
@@ -111,11 +111,11 @@ class KeyStore:
             KeyFileError: missing, readable by everybody, writable by others, no key store, or with a key in it that is none.
         """
         check_private(self.path)
-        with _told(self.path), contextlib.closing(_connect(self.path, "ro", 0.0)) as reader:
+        with _sqlite_errors(self.path), contextlib.closing(_connect(self.path, "ro", 0.0)) as reader:
             rows = [dict(row) for row in reader.execute("SELECT * FROM keys ORDER BY created, rowid")]
-        return [self._key(row) for row in rows]
+        return [self._key_of(row) for row in rows]
 
-    def _key(self, row: dict[str, object]) -> Key:
+    def _key_of(self, row: dict[str, object]) -> Key:
         try:
             return _key(row)
         except (msgspec.DecodeError, ValueError):
@@ -130,18 +130,14 @@ class KeyStore:
             KeyFileError: the file is not usable, or a key of this name is not revoked: one that has expired can be renewed.
         """
         secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
-        made = replace(key, digest=hashlib.sha256(secret.encode()).digest())
         with self._writing() as writer:
             taken = writer.execute("SELECT expires FROM keys WHERE name = ? AND revoked IS NULL", (key.name,)).fetchone()
             if taken is not None:
-                expired = taken["expires"] is not None and taken["expires"] <= key.created
-                how = (
-                    "has expired; renew it with quintet keys set --expires, revoke it"
-                    if expired
-                    else "is in force already; revoke it first"
-                )
-                raise KeyFileError(f"{self.path}: a key named {shorten(key.name)} {how}, or choose another name")
-            writer.execute(_INSERT, _row(made))
+                way_out = "is in force already; revoke it first"
+                if taken["expires"] is not None and taken["expires"] <= key.created:
+                    way_out = "has expired; renew it with quintet keys set --expires, revoke it"
+                raise KeyFileError(f"{self.path}: a key named {shorten(key.name)} {way_out}, or choose another name")
+            writer.execute(_INSERT, _row(replace(key, digest=hashlib.sha256(secret.encode()).digest())))
         return secret
 
     def change(self, which: str, change: Callable[[Key], Key]) -> None:
@@ -156,12 +152,12 @@ class KeyStore:
             row = writer.execute(_FIND, {"which": which}).fetchone()
             if row is None:
                 raise UnknownKeyError(f"{self.path}: no key {shorten(which)} is in force")
-            writer.execute(_UPDATE, _row(change(self._key(dict(row)))))
+            writer.execute(_UPDATE, _row(change(self._key_of(dict(row)))))
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction; the file is made, for its owner alone, if it is not there."""
-        with _told(self.path):
+        with _sqlite_errors(self.path):
             try:
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             except FileExistsError:
@@ -191,8 +187,8 @@ def _pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 @contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """SQLite's errors in one line of ours."""
+def _sqlite_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of SQLite and of the system into ``KeyFileError``, in one line."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -206,9 +202,18 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _row(key: Key) -> dict[str, object]:
-    about = {"id": key.id, "digest": key.digest, "name": key.name, "created": key.created, "expires": key.expires, "revoked": key.revoked}
-    scopes = ",".join(sorted(scope.value for scope in key.scopes))
-    return {**about, "models": json.dumps(key.models), "priority": key.priority, "scopes": scopes, **asdict(key.limits)}
+    return {
+        "id": key.id,
+        "digest": key.digest,
+        "name": key.name,
+        "created": key.created,
+        "expires": key.expires,
+        "revoked": key.revoked,
+        "models": json.dumps(key.models),
+        "priority": key.priority,
+        "scopes": ",".join(sorted(scope.value for scope in key.scopes)),
+        **asdict(key.limits),
+    }
 
 
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
@@ -236,9 +241,16 @@ def _key(row: dict[str, object]) -> Key:
     Raises:
         msgspec.DecodeError, ValueError: it is no key's.
     """
-    found = msgspec.convert(row, _Row)
-    models = msgspec.json.decode(found.models, type=tuple[str, ...])
-    scopes = frozenset(Scope(word) for word in found.scopes.split(",") if word)
-    limits = Limits(**{field.name: getattr(found, field.name) for field in fields(Limits)})
-    about = {name: getattr(found, name) for name in ("digest", "name", "created", "expires", "revoked", "priority")}
-    return Key(models=models, scopes=scopes, limits=limits, generated=True, **about)
+    checked = msgspec.convert(row, _Row)
+    return Key(
+        digest=checked.digest,
+        name=checked.name,
+        created=checked.created,
+        expires=checked.expires,
+        revoked=checked.revoked,
+        models=msgspec.json.decode(checked.models, type=tuple[str, ...]),
+        limits=Limits(**{field.name: getattr(checked, field.name) for field in fields(Limits)}),
+        priority=checked.priority,
+        scopes=frozenset(Scope(word) for word in checked.scopes.split(",") if word),
+        generated=True,
+    )
