@@ -14,7 +14,7 @@ from quintet.ledger import ledger as module
 from quintet.ledger import writer
 from quintet.ledger.ledger import About, Ledger
 from quintet.ledger.rows import Row, State
-from quintet.ledger.spending import DAY, SLOT
+from quintet.ledger.spending import DAY, SLOT, Spent
 from quintet.ledger.store import Store
 
 
@@ -72,7 +72,7 @@ def test_tokens_are_spent_when_a_request_ends_also_as_the_next_process_reads_the
 def test_what_another_process_spends_meanwhile_is_heard_of_once_and_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a server hands over: what ended before is read at the start, what runs then and what comes later as it is noted."""
     monkeypatch.setattr(module, "NOTE_S", 0.01)
-    monkeypatch.setattr(writer, "BESIDE_S", 0.01)
+    monkeypatch.setattr(writer, "OTHERS_S", 0.01)
     file = tmp_path / "ledger.db"
     heard: list[tuple[str, int]] = []
 
@@ -100,7 +100,7 @@ def test_what_another_process_spends_meanwhile_is_heard_of_once_and_to_its_end(t
             old.close()
             await until(lambda: hears(37))
             (await opened(new, "own", key="aaaaaaaa")).close(State.COMPLETED, "stop", 200, None)
-            await until(lambda: not new._writer._store.beside)
+            await until(lambda: not new._writer._store.others.writing)
             assert hears(37) and total(new) == 7 + 41 + 7
         assert {key for key, _ in heard} == {"aaaaaaaa", "bbbbbbbb"}
 
@@ -109,7 +109,7 @@ def test_what_another_process_spends_meanwhile_is_heard_of_once_and_to_its_end(t
 
 def test_what_another_process_spends_is_a_sum_for_whoever_does_not_ask_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server without completions of its own asks for nothing, for months."""
-    monkeypatch.setattr(writer, "BESIDE_S", 0.01)
+    monkeypatch.setattr(writer, "OTHERS_S", 0.01)
     file, day = tmp_path / "ledger.db", 7 * 86_400.0
 
     async def scenario(old: Ledger) -> None:
@@ -117,14 +117,14 @@ def test_what_another_process_spends_is_a_sum_for_whoever_does_not_ask_for_long(
             for index in range(40):
                 (await opened(old, f"{index}", key="ab"[index % 2] * 8)).close(State.COMPLETED, "stop", 200, None)
             old.close()
-            await until(lambda: not new._writer._store.beside)
+            await until(lambda: not new._writer._store.others.writing)
             assert sorted(new._writer.heard()) == [("aaaaaaaa", day + SLOT - 1, 140), ("bbbbbbbb", day + SLOT - 1, 140)]
 
     run(scenario, file, now=lambda: day + 100)
 
 
 def test_of_what_nobody_asks_for_no_more_is_kept_than_days_once_it_is_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "BESIDE_S", 0.01)
+    monkeypatch.setattr(writer, "OTHERS_S", 0.01)
     now, other = 7.5 * DAY, Store(tmp_path / "ledger.db")
     first = other.begin(now)
     rows = [Row(first + n, f"{n}", "k", "m", "d", 1, 7.0 * DAY + n * SLOT, prompt=1, state=State.COMPLETED) for n in range(100)]
@@ -185,7 +185,7 @@ def test_beside_a_row_that_stays_open_no_other_is_read_again(tmp_path: Path) -> 
         read.append(row[0])
         return row
 
-    def news(*rows: Row) -> list[tuple[str, float, int]]:
+    def news(*rows: Row) -> list[Spent]:
         """What is heard of these, and in ``read`` the numbers of all rows that were looked at."""
         store.write({row.number: row for row in rows})
         read.clear()

@@ -102,19 +102,19 @@ class Ledger:
         try:
             self._numbers = itertools.count(store.begin(now()))
             self._spending = Spending(now())
-            for key, when, tokens in store.spent(self._spending.fine, SLOT, DAY):
-                self._spending.add(key, when, tokens)
+            for spent in store.spent(self._spending.fine, SLOT, DAY):
+                self._spending.add(spent.key, spent.time, spent.tokens)
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(f"ledger {config.file}: {error}.") from None
         self.clock = clock
         self._now = now
         self._serve = config.serve_when_full
         self._entries: dict[int, Entry] = {}  # not closed
-        self._waiting: dict[int, tuple[asyncio.Future[bool], float]] = {}  # for the disk, since when
-        self._stuck = False
+        self._waiting: dict[int, tuple[asyncio.Future[bool], float]] = {}  # for the disk: row -> whether it was written, and since when
+        self._stuck = False  # the disk does not answer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ticking = self._closing_soon = False
-        self._writer = Writer(store, config.keep, now, clock, self._told)
+        self._writer = Writer(store, config.keep, now, clock, self._tried)
 
     @property
     def stats(self) -> Stats:
@@ -134,8 +134,8 @@ class Ledger:
         """Keys, and tokens that they have spent in other processes since this was last asked; from here on ``spent`` has them."""
         heard = self._writer.heard()
         for spent in heard:
-            self._spending.add(*spent)
-        return [(key, tokens) for key, _, tokens in heard]
+            self._spending.add(spent.key, spent.time, spent.tokens)
+        return [(spent.key, spent.tokens) for spent in heard]
 
     async def open(self, about: About, usage: Callable[[], Usage]) -> Entry:
         """The row of a request, which is on the disk when this returns.
@@ -165,7 +165,7 @@ class Ledger:
         return entry
 
     def closed(self, entry: Entry) -> None:
-        """Of ``Entry.close``."""
+        """What ``Entry.close`` has to do here."""
         row = entry.row
         del self._entries[row.number]
         self._spending.add(row.key, row.arrived + (row.total or 0.0), row.prompt + row.completion)
@@ -175,7 +175,7 @@ class Ledger:
             self._loop.call_later(CLOSE_S, self._write_closed)
 
     async def withdrawn(self, entry: Entry) -> None:
-        """Of ``Entry.withdraw``."""
+        """What ``Entry.withdraw`` has to do here."""
         del self._entries[entry.row.number]
         await self._written(entry.row.number, None)
 
@@ -189,7 +189,7 @@ class Ledger:
         return self._stuck or self._writer.failing
 
     def _spool(self) -> None:
-        """A request whose row cannot be written may go on, or may not.
+        """Let a request go on whose row cannot be written, if it may.
 
         Raises:
             Overloaded: it may not.
@@ -212,19 +212,19 @@ class Ledger:
         finally:
             del self._waiting[number]
 
-    def _told(self, rows: Rows, error: Exception | None) -> None:
-        """The writer's thread has tried to write rows."""
+    def _tried(self, rows: Rows, error: Exception | None) -> None:
+        """The writer's thread has tried to write rows. Called there."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._settle, rows, error)
+            loop.call_soon_threadsafe(self._on_tried, rows, error)
 
-    def _settle(self, rows: Rows, error: Exception | None) -> None:
+    def _on_tried(self, rows: Rows, error: Exception | None) -> None:
         self._stuck = False
         if isinstance(error, LostFileError):  # in the next one, nothing is known of what runs
             for number, entry in self._entries.items():
                 self._writer.put(number, entry.row)
         for number in self._waiting.keys() & rows.keys():
-            self._release(self._waiting[number][0], error is None)
+            _settle(self._waiting[number][0], written=error is None)
 
     def _write_closed(self) -> None:
         self._closing_soon = False
@@ -246,11 +246,11 @@ class Ledger:
         late = [future for future, since in self._waiting.values() if self.clock() - since > PATIENCE_S]
         self._stuck = self._stuck or bool(late)
         for future in late:
-            self._release(future, False)
+            _settle(future, written=False)
         if self._entries or self._waiting:
             self._tick_later()
 
-    @staticmethod
-    def _release(future: asyncio.Future[bool], written: bool) -> None:
-        if not future.done():
-            future.set_result(written)
+
+def _settle(future: asyncio.Future[bool], *, written: bool) -> None:
+    if not future.done():  # whoever waited may be gone
+        future.set_result(written)

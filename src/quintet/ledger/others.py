@@ -1,14 +1,13 @@
-"""What other processes spend that write the same ledger meanwhile: one that hands over to this one, or that this one hands over to."""
+"""What keys spend in other processes that write the same ledger: one that hands over to this one, or that this one hands over to."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
+from typing import NamedTuple
 
 from quintet.ledger.rows import LIFE_BITS, State
-
-Spent = tuple[str, float, int]
-"""A key, a Unix time, and tokens."""
+from quintet.ledger.spending import Spent
 
 _NEWEST = "SELECT coalesce(max(seq), ?) FROM sqlite_sequence WHERE name = 'lives'"  # of all that have begun; they are numbered in order
 _LAST = "SELECT coalesce(max(number), ?) FROM requests WHERE number > ? AND number < ?"
@@ -18,7 +17,17 @@ _LATER = f"{_ROWS} WHERE number > ? AND number < ? ORDER BY number"
 _NAMED = f"{_ROWS} WHERE number IN (SELECT value FROM json_each(?))"  # noqa: S608  # words of ours
 
 
-class Beside:
+class _Seen(NamedTuple):
+    """A row as ``_ROWS`` selects it."""
+
+    number: int
+    key: str
+    time: float
+    tokens: int
+    state: str
+
+
+class OthersSpending:
     """Reads of each row of theirs what it has more than at the last look, and no row again that has ended.
 
     Args:
@@ -26,16 +35,21 @@ class Beside:
     """
 
     def __init__(self, life: int) -> None:
-        self._life = self._newest = life  # the newest at the last look
+        self._life = life
+        self._newest = life  # of all lives, at the last look
         self._last: dict[int, int] = {}  # life -> its last row that was read; none comes before it any more
         self._open: dict[int, int] = {}  # row that may still change -> its tokens at the last look
 
-    def __bool__(self) -> bool:
-        """Others write, or did at the last look."""
+    @property
+    def writing(self) -> bool:
+        """Others did, at the last look."""
         return bool(self._last)
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """What they have spent so far is known; a snapshot in which that was read.
+        """From here on ``look`` tells what they spend.
+
+        Args:
+            connection: in the transaction in which was read what they have spent so far.
 
         Raises:
             sqlite3.Error: they cannot be read.
@@ -55,16 +69,21 @@ class Beside:
         """
         newest = self._begun(connection)  # asked first: of these one that is not alive by then has come and gone
         alive = self._others(connection)  # asked before the rows: of one that is not there any more the rows do not change
-        rows = connection.execute(_NAMED, (json.dumps([*self._open]),)).fetchall()
+        rows = [_Seen(*row) for row in connection.execute(_NAMED, (json.dumps([*self._open]),))]
         last: dict[int, int] = {}
         for life in alive | self._last.keys() | {*range(self._newest + 1, newest + 1)}:
             before, end = _bounds(life)
-            later = connection.execute(_LATER, (self._last.get(life, before), end)).fetchall()
+            seen = self._last.get(life, before)
+            later = [_Seen(*row) for row in connection.execute(_LATER, (seen, end))]
             rows += later
             if life in alive:
-                last[life] = later[-1][0] if later else self._last.get(life, before)
-        news = [(key, when, more) for number, key, when, tokens, _ in rows if (more := tokens - self._open.get(number, 0))]
-        self._open = {number: tokens for number, _, _, tokens, state in rows if state == State.OPEN and number >> LIFE_BITS in last}
+                last[life] = later[-1].number if later else seen
+        news = []
+        for row in rows:
+            more = row.tokens - self._open.get(row.number, 0)
+            if more:
+                news.append(Spent(row.key, row.time, more))
+        self._open = {row.number: row.tokens for row in rows if row.state == State.OPEN and row.number >> LIFE_BITS in last}
         self._last, self._newest = last, newest
         return news
 

@@ -68,10 +68,13 @@ def usage(file: Path, query: Query) -> list[tuple[str | int, ...]]:
 
 def as_table(by: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
     """For people."""
-    cells = [(*by, *SUMS), *(tuple(f"{cell:,}" if isinstance(cell, int) else cell or "-" for cell in row) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    aligned = [str.ljust if column < len(by) else str.rjust for column in range(len(widths))]
-    lines = ["  ".join(align(cell, width) for align, cell, width in zip(aligned, row, widths, strict=True)).rstrip() for row in cells]
+    table = [[*by, *SUMS], *([f"{cell:,}" if isinstance(cell, int) else cell or "-" for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for cells in table:
+        words = [cell.ljust(width) for cell, width in zip(cells, widths[: len(by)], strict=False)]
+        sums = [cell.rjust(width) for cell, width in zip(cells[len(by) :], widths[len(by) :], strict=True)]
+        lines.append("  ".join(words + sums).rstrip())
     return "".join(f"{line}\n" for line in lines)
 
 

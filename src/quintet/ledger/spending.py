@@ -7,10 +7,19 @@ not grow with requests.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from typing import NamedTuple
 
 SLOT = 300
 DAY = 86_400
 FINE_DAYS = 8
+
+
+class Spent(NamedTuple):
+    """Tokens that a key has spent by a Unix time."""
+
+    key: str
+    time: float
+    tokens: int
 
 
 class Spending:
@@ -52,9 +61,9 @@ class Spending:
             *(((slot + 1) * SLOT, tokens) for slot, tokens in slots),
         ]
 
-    def all(self) -> list[tuple[str, float, int]]:
-        """Keys, Unix times and tokens of which the same sums are made."""
-        return [(key, end - 1, tokens) for key in self._days for end, tokens in self.of(key)]
+    def all(self) -> list[Spent]:
+        """What gives the same sums, if it is added."""
+        return [Spent(key, end - 1, tokens) for key in self._days for end, tokens in self.of(key)]
 
     @property
     def _first_fine(self) -> int:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from quintet.ledger import lives
-from quintet.ledger.beside import Beside, Spent
+from quintet.ledger.others import OthersSpending
 from quintet.ledger.rows import LIFE_BITS, Row, State
 from quintet.ledger.schema import ARRIVED_ON, LedgerError, connect, patiently, upsert
+from quintet.ledger.spending import Spent
 
 MOST_AT_ONCE = 256
 """Rows of a statement, and of a step of the clean-up, which others wait for."""
@@ -40,12 +41,12 @@ class Store:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._opened: tuple[int, int] | None = None  # which file
+        self._file_identity: tuple[int, int] | None = None  # of what was opened; ``None`` = it is lost
         self._open()
         self.life = 0
-        self._logged: tuple[int, int] | None = None  # the write-ahead log
+        self._wal_identity: tuple[int, int] | None = None  # of the write-ahead log
         self._lock: lives.Life | None = None
-        self.beside = Beside(0)
+        self.others = OthersSpending(0)
 
     def begin(self, now: float) -> int:
         """Begin a life of this process; the first number of its rows. No two lives share one, whatever clocks say.
@@ -57,25 +58,27 @@ class Store:
             cursor = self._connection.execute("INSERT INTO lives (seen) VALUES (?)", (now,))
             self.life = int(cursor.lastrowid or 0)
             self._lock = lives.Life(self._file, self.life)
-        self.beside = Beside(self.life)
-        self._logged = _identity(self._at("-wal"))
+        self.others = OthersSpending(self.life)
+        self._wal_identity = _identity(self._at("-wal"))
         return self.life << LIFE_BITS
 
     def write(self, rows: Mapping[int, Row | None]) -> None:
         """Write rows as they stand now, all or none; ``None`` = there is none of this number. On the disk when it returns.
 
-        Up to ``MOST_AT_ONCE`` rows are one statement, and a transaction without more words: each further statement would mean that
-        this thread asks once more for the interpreter's lock while the event loop has it.
+        Up to ``MOST_AT_ONCE`` rows are one statement, and by that a transaction: each further statement would mean that this thread asks
+        once more for the interpreter's lock while the event loop has it.
 
         Raises:
             sqlite3.Error: the disk is full or broken; nothing was written.
         """
         written = [row for row in rows.values() if row is not None]
-        with contextlib.nullcontext() if 0 < len(rows) == len(written) <= MOST_AT_ONCE else self._transaction():
+        withdrawn = [(number,) for number, row in rows.items() if row is None]
+        if not withdrawn and 0 < len(written) <= MOST_AT_ONCE:
+            self._upsert(written)
+            return
+        with self._transaction():
             for first in range(0, len(written), MOST_AT_ONCE):
-                part = written[first : first + MOST_AT_ONCE]
-                self._execute(upsert(len(part)), [*chain.from_iterable(part)])
-            withdrawn = [(number,) for number, row in rows.items() if row is None]
+                self._upsert(written[first : first + MOST_AT_ONCE])
             self._connection.executemany("DELETE FROM requests WHERE number = ?", withdrawn)
 
     def probe(self, now: float) -> None:
@@ -102,13 +105,13 @@ class Store:
         """
         if self._there:
             return
-        self._opened = None
+        self._file_identity = None
         self._connection.close()
         try:
-            if _identity(self._at("-wal")) == self._logged:  # SQLite would take it for the next file's
+            if _identity(self._at("-wal")) == self._wal_identity:  # SQLite would take it for the next file's
                 for suffix in ("-wal", "-shm"):
                     self._at(suffix).unlink(missing_ok=True)
-            self._logged = None
+            self._wal_identity = None
             if self._lock is not None:
                 self._lock.drop()
                 self._lock = None
@@ -116,12 +119,12 @@ class Store:
             with self._transaction():
                 self._connection.execute("INSERT INTO lives (life, seen) VALUES (?, ?)", (self.life, now))
                 self._lock = lives.Life(self._file, self.life)
-            self._logged = _identity(self._at("-wal"))
+            self._wal_identity = _identity(self._at("-wal"))
         except (LedgerError, OSError) as error:
-            self._opened = None
+            self._file_identity = None
             raise sqlite3.OperationalError(str(error)) from None
         except sqlite3.Error:
-            self._opened = None
+            self._file_identity = None
             raise
 
     def bury(self) -> int:
@@ -155,13 +158,14 @@ class Store:
         return found == MOST_AT_ONCE
 
     def spent(self, fine: float, slot: float, day: float) -> list[Spent]:
-        """Tokens of each key by when requests ended, to the ``slot`` from ``fine`` on, to the ``day`` before: times that are in these.
+        """Tokens of each key by when requests ended: a sum for each slot from ``fine`` on, and for each day before it.
 
-        Of days that were summed up nothing else is known: they stand in a day's last slot. From here on ``news`` has what others spend.
+        The time of a sum is in its slot or day. Of days that are in the totals nothing else is known: they stand in a day's last slot. From
+        here on ``news`` has what others spend.
 
         Args:
-            fine: the beginning of a day.
-            slot, day: seconds.
+            fine: the beginning of a day, as a Unix time.
+            slot, day: seconds of one.
         """
         with self._transaction("DEFERRED"):  # one moment of the file; others write on
             found = self._execute(
@@ -172,8 +176,8 @@ class Store:
                    SELECT key, CAST(strftime('%s', day) AS REAL) + :day - 1, sum(prompt + completion) FROM totals GROUP BY key, day""",
                 {"fine": fine, "slot": slot, "day": day},
             ).fetchall()
-            self.beside.begin(self._connection)
-        return found
+            self.others.begin(self._connection)
+        return [Spent(*row) for row in found]
 
     def news(self) -> list[Spent]:
         """What other processes have spent since ``spent``, or this, was asked.
@@ -181,7 +185,7 @@ class Store:
         Raises:
             sqlite3.Error: it cannot be read.
         """
-        return patiently(lambda: self.beside.look(self._connection))
+        return patiently(lambda: self.others.look(self._connection))
 
     def close(self) -> None:
         """Let go of the file. Rows of this life that are still open will never be closed now."""
@@ -194,7 +198,10 @@ class Store:
     def _open(self) -> None:
         self._connection = connect(self._file)
         self._connection.execute("CREATE TEMP TABLE old (number INTEGER PRIMARY KEY)")
-        self._opened = _identity(self._file)
+        self._file_identity = _identity(self._file)
+
+    def _upsert(self, rows: Sequence[Row]) -> None:
+        self._execute(upsert(len(rows)), [*chain.from_iterable(rows)])
 
     def _execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> sqlite3.Cursor:
         """A statement that may find the file locked."""
@@ -205,9 +212,11 @@ class Store:
 
     @property
     def _there(self) -> bool:
-        return self._opened is not None and _identity(self._file) == self._opened
+        """What was opened is still at its path."""
+        return self._file_identity is not None and _identity(self._file) == self._file_identity
 
     def _end(self, life: int) -> int:
+        """Mark what a life has left open as incomplete, and forget the life; the number of these rows."""
         first = life << LIFE_BITS
         cursor = self._connection.execute(
             "UPDATE requests SET state = ? WHERE number >= ? AND number < ? AND state = ?",

@@ -10,9 +10,8 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 
-from quintet.ledger.beside import Spent
 from quintet.ledger.rows import Row, State
-from quintet.ledger.spending import DAY, Spending
+from quintet.ledger.spending import DAY, Spending, Spent
 from quintet.ledger.stats import Stats
 from quintet.ledger.store import LostFileError, Store
 
@@ -24,7 +23,7 @@ RETRY_S = 0.5
 TIDY_S = 60.0
 """Seconds between two looks for rows that are too old, and for processes that have died."""
 
-BESIDE_S = 5.0
+OTHERS_S = 5.0
 """The same while another process writes: what it spends is known here so much later."""
 
 Rows = dict[int, Row | None]
@@ -38,7 +37,7 @@ class Writer:
         store: nobody else's from now on.
         keep: seconds for which rows are kept; 0 = for ever.
         now: Unix time; ``clock``: seconds, monotonic.
-        told: what became of rows that were put: the error, if they are still only in memory. Called in the thread.
+        on_tried: is told what became of rows that were put: the error, if they are still only in memory. Called in the thread.
     """
 
     def __init__(
@@ -47,15 +46,15 @@ class Writer:
         keep: float,
         now: Callable[[], float],
         clock: Callable[[], float],
-        told: Callable[[Rows, Exception | None], None],
+        on_tried: Callable[[Rows, Exception | None], None],
     ) -> None:
-        self._store, self._keep, self._now, self._clock, self._told = store, keep, now, clock, told
+        self._store, self._keep, self._now, self._clock, self._on_tried = store, keep, now, clock, on_tried
         self.stats = Stats()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._pending: Rows = {}
-        self._writing: Rows = {}  # taken from these, and not on the disk yet
-        self._failing = ""  # why
+        self._writing: Rows = {}  # taken from those that are pending, and not on the disk yet
+        self._failing = ""  # why the last try to write failed; empty = it did not
         self._closing = False
         self._heard = Spending(now())  # summed up: it may be that nobody asks for long
         self._begin()
@@ -92,7 +91,10 @@ class Writer:
         self._thread.join(seconds)
 
     def turns(self) -> Iterator[float]:
-        """The thread's body in pieces, for one who has no thread to give: seconds until the next is due, if nobody wakes it sooner."""
+        """The thread's body, a turn for each step of the iterator, as tests take them without a thread.
+
+        Yields seconds until the next turn is due, if nobody wakes the thread sooner.
+        """
         tidied = self._clock() - TIDY_S
         while True:
             due = tidied + self._pause - self._clock()
@@ -137,21 +139,21 @@ class Writer:
             return
         self._failing, self._writing = "", {}
         self.stats.wrote(self._clock() - begin, sum(row is not None and row.state is not State.OPEN for row in rows.values()))
-        self._told(rows, None)
+        self._on_tried(rows, None)
 
     def _fail(self, rows: Rows, error: sqlite3.Error) -> None:
         with self._lock:
             self._pending, self._writing = {**rows, **self._pending}, {}
-        why = _name(error)
+        why = _described(error)
         if why != self._failing:
             _log.error("ledger: cannot write, %s; %d rows wait in memory", why, len(self._pending))
         self.stats.lost += isinstance(error, LostFileError)
         self._failing = why
-        self._told(rows, error)
+        self._on_tried(rows, error)
 
     @property
     def _pause(self) -> float:
-        return BESIDE_S if self._store.beside else TIDY_S
+        return OTHERS_S if self._store.others.writing else TIDY_S
 
     def _tidy(self) -> bool:
         """A step of the clean-up; whether there is more to do."""
@@ -161,7 +163,7 @@ class Writer:
             self._hear(self._store.news())
             return self._keep > 0 and self._store.expire((self._now() - self._keep) // DAY * DAY)
         except sqlite3.Error as error:
-            _log.warning("ledger: the clean-up waits, %s", _name(error))
+            _log.warning("ledger: the clean-up waits, %s", _described(error))
             return False
 
     def _hear(self, news: list[Spent]) -> None:
@@ -170,6 +172,6 @@ class Writer:
                 self._heard.add(*spent)
 
 
-def _name(error: sqlite3.Error) -> str:
+def _described(error: sqlite3.Error) -> str:
     code = getattr(error, "sqlite_errorname", "")
     return f"{error} ({code})" if code else str(error)
