@@ -77,7 +77,7 @@ class World:
             await asyncio.gather(task, return_exceptions=True)
 
     async def known(self) -> Batch:
-        batch = await self.desk.do(lambda store: store.known(NAME))
+        batch = await self.desk.do(lambda store: store.find_batch(NAME))
         assert batch is not None
         return batch
 

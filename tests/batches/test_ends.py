@@ -52,7 +52,7 @@ def test_a_batch_is_known_for_as_long_after_its_end_as_its_files_are_kept_howeve
         await world.desk.do(lambda store: store.expire(world.now + 99, 100))
         assert (await world.known()).status is Status.COMPLETED
         await world.desk.do(lambda store: store.expire(world.now + 100, 100))
-        assert await world.desk.do(lambda store: store.known(NAME)) is None
+        assert await world.desk.do(lambda store: store.find_batch(NAME)) is None
 
     asyncio.run(go())
 

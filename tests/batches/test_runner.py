@@ -21,7 +21,7 @@ from quintet.batches.folder import Draft, Folder
 from quintet.batches.lines import Answer, Line
 from quintet.batches.runner import MOST_FAILURES, AgainError, PendingLine
 from quintet.batches.store import Store
-from quintet.batches.validation import Found, validate
+from quintet.batches.validation import Contents, validate
 
 
 @pytest.mark.parametrize("piece", [1, module._PIECE_BYTES], ids=["line by line", "at once"])
@@ -127,7 +127,7 @@ def test_the_lines_of_one_file_are_in_memory_while_it_is_validated_however_many_
 ) -> None:
     read, under_way, most = validate, set[object](), list[int]()
 
-    def watched(*about: Any) -> Iterator[Found]:
+    def watched(*about: Any) -> Iterator[Contents]:
         me = object()
         under_way.add(me)
         for found in read(*about):

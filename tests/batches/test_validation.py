@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quintet.batch import NewBatch
-from quintet.batches.validation import MOST_FAULTS, Found, Limits, body_of, validate
+from quintet.batches.validation import MOST_FAULTS, Contents, Limits, body_of, validate
 
 STRICT = NewBatch(input_file="file", endpoint="/v1/completions", window="24h", window_s=86_400)
 BARE = NewBatch(input_file="file", endpoint="/v1/completions", window="48h", window_s=172_800, bare=True)
@@ -18,7 +18,7 @@ FEW = Limits(10, 500)
 GOOD = '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"model": "m", "prompt": "x"}}'
 
 
-def found(folder: Path, text: str | bytes, asked: NewBatch = STRICT, limits: Limits = FEW) -> Found:
+def found(folder: Path, text: str | bytes, asked: NewBatch = STRICT, limits: Limits = FEW) -> Contents:
     path = folder / "in"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     *_, last = validate(path, asked, limits, lambda number: number * 7)

@@ -1,5 +1,7 @@
-"""The one thread that reads and writes a folder of batches. What is asked of it while it waits for the disk is done together, and then
-synchronised once for all who wait."""
+"""The one thread that reads and writes a folder of batches.
+
+What is asked of it while it waits for the disk is done in one transaction, which is synchronised once for all who wait.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class _Work:
     """A piece of work, and who waits for it."""
 
-    work: Callable[[Store], Any]
+    run: Callable[[Store], Any]
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
 
     def tell(self, result: object, error: BaseException | None) -> None:
+        """Called in the thread."""
+
         def settle() -> None:
             if not self.future.done():
                 if error is None:
@@ -42,7 +46,8 @@ class _Asked:
 
 
 class Desk:
-    """
+    """Does pieces of work with a folder's ``Store``, in its thread.
+
     Raises:
         BatchFolderError: see ``connect``; or no thread can be started.
     """
@@ -50,7 +55,7 @@ class Desk:
     def __init__(self, folder: Folder) -> None:
         self._connection = connect(folder.database)
         self._store = Store(self._connection)
-        self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()  # ``None`` = the end
         self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
         try:
             self._thread.start()
@@ -66,51 +71,52 @@ class Desk:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._asked.put(_Asked(work, future, loop))
+        self._queue.put(_Work(work, future, loop))
         return await future
 
     def close(self) -> None:
         """Do what was asked for, and let go of the file."""
-        self._asked.put(None)
+        self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
         closing = False
         while not closing:
-            waiting = [self._asked.get()]
-            while len(waiting) < MOST_AT_ONCE and not self._asked.empty():
-                waiting.append(self._asked.get())
+            waiting = [self._queue.get()]
+            while len(waiting) < MOST_AT_ONCE and not self._queue.empty():
+                waiting.append(self._queue.get())
             closing = None in waiting
-            self._together([asked for asked in waiting if asked is not None])
+            self._do_together([work for work in waiting if work is not None])
         self._connection.close()
 
-    def _together(self, asked: list[_Asked]) -> None:
+    def _do_together(self, works: list[_Work]) -> None:
         """One transaction, in which each piece of work is done wholly or not at all."""
-        told: list[tuple[_Asked, object, BaseException | None]]
+        outcomes: list[tuple[object, BaseException | None]]
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-            told = [(one, *self._one(one.work)) for one in asked]
+            outcomes = [self._do(work) for work in works]
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            told = [(one, None, error) for one in asked]
-        for one, result, failure in told:
-            one.tell(result, failure)
+            outcomes = [(None, error)] * len(works)
+        for work, (result, failure) in zip(works, outcomes, strict=True):
+            work.tell(result, failure)
 
-    def _one(self, work: Callable[[Store], object]) -> tuple[object, BaseException | None]:
-        """
+    def _do(self, work: _Work) -> tuple[object, BaseException | None]:
+        """What it returned, or raised.
+
         Raises:
             sqlite3.Error: the whole transaction is lost.
         """
-        self._connection.execute("SAVEPOINT one")
+        self._connection.execute("SAVEPOINT work")
         try:
-            result = work(self._store)
+            result = work.run(self._store)
         except Exception as error:
             if not self._connection.in_transaction:  # SQLite ends one by itself at some errors of the disk
                 raise
-            self._connection.execute("ROLLBACK TO one")
-            self._connection.execute("RELEASE one")
+            self._connection.execute("ROLLBACK TO work")
+            self._connection.execute("RELEASE work")
             return None, error
-        self._connection.execute("RELEASE one")
+        self._connection.execute("RELEASE work")
         return result, None

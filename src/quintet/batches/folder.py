@@ -48,7 +48,7 @@ class Folder:
         self.path = path
         self._files = path / "files"
         self._lock: int | None = None
-        self._opened: tuple[tuple[int, int], ...] | None = None
+        self._opened: tuple[tuple[int, int], ...] | None = None  # the identity of what is used
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)  # for itself: a parent that mkdir makes beside has not the mode
             self._files.mkdir(mode=0o700, exist_ok=True)
@@ -67,7 +67,7 @@ class Folder:
         return self._files / id_
 
     def take(self) -> bool:
-        """Have the batches to oneself, until ``leave`` or the process's end, whatever that is; False if another process has them.
+        """Have the batches to oneself, until ``leave`` or the end of the process, however it ends; False if another process has them.
 
         Raises:
             BatchFolderError: it cannot be locked.
@@ -114,6 +114,7 @@ class Folder:
             return False
 
     def _identity(self) -> tuple[tuple[int, int], ...]:
+        """What tells the database and the folder of contents from others that may be put in their places."""
         return tuple((info.st_dev, info.st_ino) for info in map(os.stat, (self.database, self._files)))
 
     def require_room(self, more: int = 0) -> None:
@@ -158,7 +159,7 @@ class Draft:
         self.size = 0
         self.lines = 0
         """Those that are not blank, as ``validate`` reads them; the last one may be without its end."""
-        self._begun = False  # the last line counts already
+        self._in_line = False  # the last line has no end yet, and counts already
 
     def write(self, data: bytes) -> None:
         """
@@ -173,10 +174,13 @@ class Draft:
         self._count(data)
 
     def _count(self, data: bytes) -> None:
-        """By searches that take microseconds: many threads write at once, and what each computes in Python holds up everybody."""
-        marks = (_MARK if self._begun else b"\n") + data.translate(_MARKS, _BLANKS)
+        """Count the lines that begin in ``data``.
+
+        By searches that take microseconds: many threads write at once, and what each computes in Python holds up everybody.
+        """
+        marks = (_MARK if self._in_line else b"\n") + data.translate(_MARKS, _BLANKS)
         self.lines += marks.count(b"\n" + _MARK)
-        self._begun = marks.endswith(_MARK)
+        self._in_line = marks.endswith(_MARK)
 
     def keep(self, id_: str) -> None:
         """It is on the disk when this returns, in the place of what had that id.

@@ -53,16 +53,16 @@ def token_of(batch: str, line: int) -> str:
     return hashlib.sha256(f"{batch}/{line}".encode()).hexdigest()[:32]
 
 
-def written(batch: str, line: Line, answer: Answer) -> bytes:
-    """A line of an output or error file, with its end."""
+def answered_line(batch: str, line: Line, answer: Answer) -> bytes:
+    """The line of an output or error file for a request that was computed, with its end."""
     token = token_of(batch, line.number)
     response = f'{{"status_code":{answer.status},"request_id":"req-{token}","body":'.encode()
     warnings = f',"warnings":{json.dumps(answer.warnings)}'.encode() if answer.warnings else b""
     return b'%b"response":%b%b%b},"error":null}\n' % (_head(token, line), response, answer.body.strip(), warnings)
 
 
-def undone(batch: str, line: Line, code: str, message: str) -> bytes:
-    """A line of an error file for a request that was not computed."""
+def undone_line(batch: str, line: Line, code: str, message: str) -> bytes:
+    """The line of an error file for a request that was not computed, with its end."""
     error = json.dumps({"code": code, "message": message}, separators=(",", ":")).encode()
     return b'%b"response":null,"error":%b}\n' % (_head(token_of(batch, line.number), line), error)
 

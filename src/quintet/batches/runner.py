@@ -18,9 +18,9 @@ from pathlib import Path
 from quintet.batch import ENDED, NOTHING_USED, Batch, Fault, File, Purpose, Status, kept_s
 from quintet.batches.desk import Desk
 from quintet.batches.folder import BatchFolderError, Draft, Folder
-from quintet.batches.lines import Answer, Line, undone, written
+from quintet.batches.lines import Answer, Line, answered_line, undone_line
 from quintet.batches.store import Store
-from quintet.batches.validation import Found, Limits, body_of, draw_seed, validate
+from quintet.batches.validation import Contents, Limits, body_of, draw_seed, validate
 from quintet.turns import Turns
 
 _log = logging.getLogger(__name__)
@@ -42,9 +42,14 @@ MOST_FAILURES = 6
 last, for a request that was taken for the cause of its death to get another chance."""
 
 _PATIENCE = 6
+"""Each further failure makes the wait before the next try so many times as long, up to ``_LONGEST_S``."""
 _LONGEST_S = 700.0
+
 _PIECE_BYTES = 4 * 1024 * 1024
+"""Of an output file that are written in one piece of work, which others wait for."""
 _AT_ONCE_UNDONE = 1000
+"""Lines that are given up in one piece of work."""
+
 _UNDONE = {
     Status.EXPIRED: ("batch_expired", "This request could not be executed before the completion window expired."),
     Status.CANCELLED: ("batch_cancelled", "This request was not executed because the batch was cancelled."),
@@ -83,7 +88,8 @@ Compute = Callable[[PendingLine], Awaitable[Answer]]
 
 
 class Runner:
-    """
+    """Sees batches through: from their validation over their lines to their files.
+
     Args:
         compute: what becomes of a line. The same line must give the same answer.
         now: Unix time in seconds.
@@ -113,7 +119,7 @@ class Runner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stops: dict[str, asyncio.Event] = {}
         self._wake = asyncio.Event()
-        self._short = False  # of room on the disk
+        self._disk_fails = False  # and that was said
 
     def wake(self) -> None:
         """Look for new batches, and for those that are cancelled, now."""
@@ -129,8 +135,8 @@ class Runner:
                 self._wake.clear()
                 if time.monotonic() - tidied >= TIDY_S:
                     tidied = time.monotonic()
-                    await self._or_told(self._tidy())
-                await self._or_told(self._look())
+                    await self._or_log(self._tidy())
+                await self._or_log(self._look())
                 await self._sleep(POLL_S)
         finally:
             for task in self._tasks.values():
@@ -145,8 +151,8 @@ class Runner:
             _log.error("batches: %s", error)
             return False
 
-    async def _or_told(self, work: Awaitable[None]) -> None:
-        """What fails now is tried again the next time, and nothing else waits for it."""
+    async def _or_log(self, work: Awaitable[None]) -> None:
+        """Do what may fail: it is tried again the next time, and nothing else waits for it."""
         try:
             await work
         except _STORE_ERRORS as error:
@@ -188,22 +194,24 @@ class Runner:
         """Bring a batch to its end, whatever the disk does meanwhile."""
         while True:
             try:
-                batch = await self._desk.do(lambda store: store.known(id_))
+                batch = await self._desk.do(lambda store: store.find_batch(id_))
                 if batch is None or batch.status in ENDED:
                     return
                 await self._step(batch)
-                self._takes(None)
+                self._note_disk(None)
             except _STORE_ERRORS as error:
-                self._takes(error)
+                self._note_disk(error)
                 await asyncio.sleep(RETRY_S)
 
-    def _takes(self, error: Exception | None) -> None:
-        """The disk took something, or not: said once."""
-        if (error is not None) is not self._short:
-            _log.warning("batches: %s", "they go on" if error is None else f"they wait, {error}")
-        self._short = error is not None
+    def _note_disk(self, error: Exception | None) -> None:
+        """Say that the disk takes nothing, or takes it again; ``None`` = it has just taken something."""
+        fails = error is not None
+        if fails is not self._disk_fails:
+            self._disk_fails = fails
+            _log.warning("batches: %s", f"they wait, {error}" if fails else "they go on")
 
     async def _step(self, batch: Batch) -> None:
+        """Take a batch from the status that it has to the next."""
         if batch.status is Status.VALIDATING:
             await self._validating.acquire(batch.owner)
             try:
@@ -224,18 +232,17 @@ class Runner:
 
     async def _validate(self, batch: Batch) -> None:
         path = self._folder.content(batch.asked.input_file)
-        if not path.exists():
-            found: Found | None = Found(faults=[Fault("missing_file", "The input file is not there any more.")])
-        else:
+        contents = Contents()
+        if path.exists():
             reading = validate(path, batch.asked, self._limits, self._seed)
-            found = None
-            while (more := await asyncio.to_thread(next, reading, None)) is not None:
-                found = more
-        assert found is not None
-        if found.faults:
-            await self._desk.do(lambda store: store.reject(batch.id, found.faults, self._now()))
+            while (so_far := await asyncio.to_thread(next, reading, None)) is not None:
+                contents = so_far
         else:
-            await self._desk.do(lambda store: store.accept(batch.id, found.lines, found.model, self._now()))
+            contents.faults.append(Fault("missing_file", "The input file is not there any more."))
+        if contents.faults:
+            await self._desk.do(lambda store: store.reject(batch.id, contents.faults, self._now()))
+        else:
+            await self._desk.do(lambda store: store.accept(batch.id, contents.lines, contents.model, self._now()))
 
     # -- lines -----------------------------------------------------------------------------------------------------------------
 
@@ -246,18 +253,19 @@ class Runner:
         try:
             while not stop.is_set() and (lines := await self._desk.do(partial(_pending, batch.id, after, self._at_once))):
                 for line in lines:
-                    await _until(running, self._at_once, stop)
+                    await _wait_for_fewer(running, self._at_once, stop)
                     if stop.is_set():
                         break
-                    running.add(asyncio.create_task(self._line(batch, line)))
+                    running.add(asyncio.create_task(self._compute_line(batch, line)))
                 after = lines[-1].number
-            await _until(running, 1, stop)
+            await _wait_for_fewer(running, 1, stop)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _line(self, batch: Batch, line: Line) -> None:
+    async def _compute_line(self, batch: Batch, line: Line) -> None:
+        """Until its answer is written down, whatever the engine does meanwhile."""
         path = self._folder.content(batch.asked.input_file)
         failures = 0
         while True:
@@ -278,30 +286,30 @@ class Runner:
 
     async def _record(self, batch: Batch, line: Line, answer: Answer) -> None:
         """Write down what came of a line, as soon as the disk takes it."""
-        text = written(batch.id, line, answer)
+        text = answered_line(batch.id, line, answer)
         while True:
             try:
                 self._folder.require_room(len(text))
                 await self._desk.do(lambda store: store.record(batch.id, line.number, text, answer.tokens, ok=answer.ok))
-                self._takes(None)
+                self._note_disk(None)
                 return
             except _STORE_ERRORS as error:
-                self._takes(error)
+                self._note_disk(error)
                 await asyncio.sleep(RETRY_S)
 
     # -- after -----------------------------------------------------------------------------------------------------------------
 
     async def _give_up(self, batch: Batch, status: Status) -> None:
-        """What is not done will not be, and is told so."""
+        """Write down of each line that is left that it was not computed, and end the batch."""
         code, message = _UNDONE[status]
 
-        def some(store: Store) -> bool:
+        def give_up_some(store: Store) -> bool:
             lines = store.pending(batch.id, 0, _AT_ONCE_UNDONE)
             for line in lines:
-                store.record(batch.id, line.number, undone(batch.id, line, code, message), NOTHING_USED, ok=False)
+                store.record(batch.id, line.number, undone_line(batch.id, line, code, message), NOTHING_USED, ok=False)
             return bool(lines)
 
-        while await self._desk.do(some):
+        while await self._desk.do(give_up_some):
             pass
         await self._finish(batch, status)
 
@@ -315,10 +323,11 @@ class Runner:
 
         It is written beside its place first, so that nobody ever sees a part of it; and written again after a crash, to the same bytes.
         """
-        after, draft = 0, await asyncio.to_thread(self._folder.draft)
+        draft = await asyncio.to_thread(self._folder.draft)
+        last: int | None = 0  # number of the last line that is in it; ``None`` = all are
         try:
-            while (reached := await self._desk.do(partial(_piece, batch.id, draft, after, ok))) is not None:
-                after = reached
+            while last is not None:
+                last = await self._desk.do(partial(_write_piece, batch.id, draft, last, ok))
             if not draft.size:
                 return None
             id_ = f"file-{hashlib.sha256(f'{batch.id}/{what}'.encode()).hexdigest()[:32]}"
@@ -350,7 +359,7 @@ def _body(path: Path, line: Line) -> bytes:
         return body_of(file.read(line.size))
 
 
-def _piece(id_: str, draft: Draft, after: int, ok: bool, store: Store) -> int | None:
+def _write_piece(id_: str, draft: Draft, after: int, ok: bool, store: Store) -> int | None:
     """Write the next lines of a file; the number of the last, or ``None`` after the end."""
     begin = draft.size
     for line, body in store.results(id_, after, ok=ok):
@@ -360,7 +369,7 @@ def _piece(id_: str, draft: Draft, after: int, ok: bool, store: Store) -> int | 
     return None
 
 
-async def _until(running: set[asyncio.Task[None]], fewer: int, stop: asyncio.Event) -> None:
+async def _wait_for_fewer(running: set[asyncio.Task[None]], fewer: int, stop: asyncio.Event) -> None:
     """Wait until fewer than so many run, or they are to stop.
 
     Raises:

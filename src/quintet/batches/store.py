@@ -18,7 +18,7 @@ _BATCH = """SELECT id, owner, dialect, asked, created, expires, status, entered,
   prompt, completion, reasoning, model FROM batches"""
 _LINE = "SELECT line, start, size, name, seed FROM lines"
 _GONE_S = 86_400
-"""For so long the place of a file or batch that is gone is known: whoever pages through a list has come to its end by then."""
+"""For so long the place of a file or batch that is gone is find_batch: whoever pages through a list has come to its end by then."""
 
 _ENDED = ", ".join(f"'{status.value}'" for status in ENDED)
 
@@ -66,7 +66,7 @@ class Store:
         Raises:
             NotFound: the owner has no such file.
         """
-        row = self._one(f"{_FILE} WHERE id = ? AND owner = ? AND (expires IS NULL OR expires > ?)", (id_, owner, now))
+        row = self._fetch_one(f"{_FILE} WHERE id = ? AND owner = ? AND (expires IS NULL OR expires > ?)", (id_, owner, now))
         if row is None:
             raise NotFound(f"No such File object: {shorten(id_)}.")
         return _file(row)
@@ -92,7 +92,7 @@ class Store:
 
     def stored(self, owner: str) -> Stored:
         """What an owner's files come to."""
-        row = self._one("SELECT count(*), coalesce(sum(size), 0) FROM files WHERE owner = ?", (owner,))
+        row = self._fetch_one("SELECT count(*), coalesce(sum(size), 0) FROM files WHERE owner = ?", (owner,))
         assert row is not None
         return Stored(*row)
 
@@ -103,7 +103,7 @@ class Store:
             BadRequest: a batch still needs it.
         """
         self.file(id_, owner, now)
-        user = self._one(f"SELECT id FROM batches WHERE input = ? AND status NOT IN ({_ENDED})", (id_,))
+        user = self._fetch_one(f"SELECT id FROM batches WHERE input = ? AND status NOT IN ({_ENDED})", (id_,))
         if user is not None:
             raise BadRequest("file_id", f"is the input of {user[0]}, which has not ended: cancel that first", shorten(id_))
         self._forget("files", "id = ?", (id_,), now)
@@ -112,7 +112,7 @@ class Store:
         """Forget files that have expired, unless a batch needs them, and batches that ended so long ago.
 
         Args:
-            keep: seconds for which a batch is known after it ended, as its files are; 0 = for ever.
+            keep: seconds for which a batch is find_batch after it ended, as its files are; 0 = for ever.
         """
         needed = f"SELECT input FROM batches WHERE status NOT IN ({_ENDED})"
         self._forget("files", f"expires <= ? AND id NOT IN ({needed})", (now,), now)
@@ -135,7 +135,7 @@ class Store:
         file = self.file(batch.asked.input_file, batch.owner, batch.created)
         if file.purpose is not Purpose.BATCH:
             raise BadRequest("input_file_id", "must be a file with purpose batch", shorten(file.id))
-        row = self._one(f"SELECT count(*) FROM batches WHERE owner = ? AND status NOT IN ({_ENDED})", (batch.owner,))
+        row = self._fetch_one(f"SELECT count(*) FROM batches WHERE owner = ? AND status NOT IN ({_ENDED})", (batch.owner,))
         assert row is not None
         if row[0] >= most_open:
             raise BadRequest("", f"There may be at most {most_open} batches at once that have not ended", str(row[0]))
@@ -151,7 +151,7 @@ class Store:
         Raises:
             NotFound: the owner has no such batch.
         """
-        row = self._one(f"{_BATCH} WHERE id = ? AND owner = ?", (id_, owner))
+        row = self._fetch_one(f"{_BATCH} WHERE id = ? AND owner = ?", (id_, owner))
         if row is None:
             raise NotFound(f"No batch found with id {shorten(id_)}.")
         return _batch(row)
@@ -164,9 +164,9 @@ class Store:
         """
         return self._page(_BATCH, "batches", "owner = ?", [owner], after, limit, ascending=False, make=_batch)
 
-    def known(self, id_: str) -> Batch | None:
-        """A batch, whosever it is."""
-        row = self._one(f"{_BATCH} WHERE id = ?", (id_,))
+    def find_batch(self, id_: str) -> Batch | None:
+        """A batch, whoever its owner is; ``None`` = there is none."""
+        row = self._fetch_one(f"{_BATCH} WHERE id = ?", (id_,))
         return _batch(row) if row is not None else None
 
     def open_batches(self) -> list[Batch]:
@@ -175,7 +175,7 @@ class Store:
 
     def enter(self, id_: str, status: Status, now: float, *before: Status) -> bool:
         """A batch comes to a status, if it is in one of those ``before``; whether it was."""
-        row = self._one("SELECT status, entered FROM batches WHERE id = ?", (id_,))
+        row = self._fetch_one("SELECT status, entered FROM batches WHERE id = ?", (id_,))
         if row is None or Status(row[0]) not in before:
             return False
         entered = msgspec.json.encode({**msgspec.json.decode(row[1]), status.value: int(now)}).decode()
@@ -253,7 +253,7 @@ class Store:
     # -- inside ----------------------------------------------------------------------------------------------------------------
 
     def _number(self, id_: str) -> int:
-        row = self._one("SELECT number FROM batches WHERE id = ?", (id_,))
+        row = self._fetch_one("SELECT number FROM batches WHERE id = ?", (id_,))
         assert row is not None, f"{id_} is gone before it ended"
         return int(row[0])
 
@@ -268,7 +268,7 @@ class Store:
         if after:
             # Ids of files and of batches differ.
             places = f"SELECT id, owner, number FROM {table} UNION ALL SELECT id, owner, number FROM gone"
-            row = self._one(f"SELECT number FROM ({places}) WHERE id = ? AND owner = ?", (after, values[0]))
+            row = self._fetch_one(f"SELECT number FROM ({places}) WHERE id = ? AND owner = ?", (after, values[0]))
             if row is None:
                 raise BadRequest("after", "must be the id of one of the list", shorten(after))
             where, values = f"{where} AND number {'>' if ascending else '<'} ?", [*values, row[0]]
@@ -279,7 +279,7 @@ class Store:
     def _execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)
 
-    def _one(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+    def _fetch_one(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
         row: tuple[Any, ...] | None = self._execute(statement, values).fetchone()
         return row
 

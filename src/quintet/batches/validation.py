@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,8 @@ MOST_FAULTS = 100
 
 MOST_NAME = 512
 """Characters of a ``custom_id``."""
+
+_LINES_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +59,18 @@ _DECODER = msgspec.json.Decoder(_Request)
 
 
 @dataclass(slots=True)
-class Found:
-    """What a file holds.
+class Contents:
+    """What a batch's file holds, as far as it was read.
 
     Args:
         models: that its requests name; one of them is empty where a request names none.
+        names: ``custom_id`` of each line.
     """
 
     lines: list[Line] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     models: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
 
     @property
     def model(self) -> str:
@@ -74,10 +78,9 @@ class Found:
         return next(iter(self.models)) if len(self.models) == 1 else ""
 
 
-def validate(path: Path, asked: NewBatch, limits: Limits, seed: Callable[[int], int]) -> Iterator[Found]:
-    """Read a file; what is found so far comes again and again, so that whoever reads lets others have the interpreter in between."""
-    found = Found()
-    names: set[str] = set()
+def validate(path: Path, asked: NewBatch, limits: Limits, seed: Callable[[int], int]) -> Iterator[Contents]:
+    """Read a file; what it holds so far comes again and again, so that whoever reads lets others have the interpreter in between."""
+    contents = Contents()
     number = blank = 0
     with path.open("rb") as file:
         start = file.seek(len(BOM_UTF8) if file.read(len(BOM_UTF8)) == BOM_UTF8 else 0)  # editors on Windows begin a file with it
@@ -85,26 +88,27 @@ def validate(path: Path, asked: NewBatch, limits: Limits, seed: Callable[[int], 
             number += 1
             blank += not data.strip()
             if max(blank, number - blank) > limits.lines:
-                found.faults.append(Fault("too_many_tasks", f"The file has more than {limits.lines} lines.", number))
+                contents.faults.append(Fault("too_many_tasks", f"The file has more than {limits.lines} lines.", number))
                 break
             if len(data.removesuffix(b"\n").removesuffix(b"\r")) > limits.line_bytes:
-                found.faults.append(Fault("line_too_long", f"The line has more than {limits.line_bytes} bytes.", number))
+                contents.faults.append(Fault("line_too_long", f"The line has more than {limits.line_bytes} bytes.", number))
                 break
             if data.strip():
-                fault = _read(found, names, Line(number, start, len(data), "", seed(number)), data, asked, limits)
-                found.faults += [fault] if fault is not None else []
+                fault = _take(contents, Line(number, start, len(data), "", seed(number)), data, asked, limits)
+                if fault is not None:
+                    contents.faults.append(fault)
             start += len(data)
-            if len(found.faults) >= MOST_FAULTS:
+            if len(contents.faults) >= MOST_FAULTS:
                 break
-            if number % 256 == 0:
-                yield found
-    if not found.lines and not found.faults:
-        found.faults.append(Fault("empty_file", "The input file is empty. Please ensure that the batch contains at least one request."))
-    yield found
+            if number % _LINES_AT_ONCE == 0:
+                yield contents
+    if not contents.lines and not contents.faults:
+        contents.faults.append(Fault("empty_file", "The input file is empty. Please ensure that the batch contains at least one request."))
+    yield contents
 
 
 def body_of(data: bytes) -> bytes:
-    """The request's body as JSON text, of a line that was found in order."""
+    """The request's body as JSON text, of a line without a fault."""
     return bytes(msgspec.json.decode(data, type=_Whole).body)
 
 
@@ -147,7 +151,8 @@ def _malformed(error: Exception) -> str:
     return "it ends too soon, or has half of a surrogate pair" if "truncated" in said else said  # msgspec's word for both
 
 
-def _read(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatch, limits: Limits) -> Fault | None:
+def _take(contents: Contents, line: Line, data: bytes, asked: NewBatch, limits: Limits) -> Fault | None:
+    """Add a line to the contents, with its name; or why that cannot be."""
     number = line.number
     try:
         request = _DECODER.decode(data)
@@ -159,7 +164,7 @@ def _read(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatc
         return Fault("duplicate_key", f"The member {name} is given more than once.", number, name)
     if not 0 < len(request.custom_id) <= MOST_NAME:
         return Fault("invalid_custom_id", f"The custom_id must have 1 to {MOST_NAME} characters.", number, "custom_id")
-    if request.custom_id in names:
+    if request.custom_id in contents.names:
         message = f"The custom_id {shorten(request.custom_id)} appears more than once; each must be unique in its file."
         return Fault("duplicate_custom_id", message, number, "custom_id")
     if request.method != "POST" and not (asked.bare and request.method is None):
@@ -168,11 +173,11 @@ def _read(found: Found, names: set[str], line: Line, data: bytes, asked: NewBatc
         message = f"The URL provided for this request does not match the batch endpoint {asked.endpoint}: {shorten(request.url)}."
         return Fault("mismatched_url", message, number, "url")
     model = request.body.model or ""
-    if limits.one_model and found.models and model not in found.models:
+    if limits.one_model and contents.models and model not in contents.models:
         got = f"The model {shorten(model)}" if model else "No model"
         message = f"{got} is not that of the lines before it: a batch's requests must all name one model, or none."
         return Fault("model_mismatch", message, number, "body.model")
-    names.add(request.custom_id)
-    found.models.add(model)
-    found.lines.append(Line(number, line.start, line.size, request.custom_id, line.seed))
+    contents.names.add(request.custom_id)
+    contents.models.add(model)
+    contents.lines.append(replace(line, name=request.custom_id))
     return None
