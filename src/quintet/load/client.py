@@ -30,6 +30,8 @@ _FAILURES = (
     ("no completion", "no completion"),
     ("{", "error in the stream"),
 )
+"""What ``Trace.error`` begins with, and what kind of failure it is."""
+
 _USAGE, _SPACED_USAGE = b'"usage":{', b'"usage": {'
 # A member `error` wherever it stands, beside the members of a chunk too. Inside a text its quotes would be escaped, and as a token that
 # log-probabilities name it would have a number.
@@ -98,7 +100,9 @@ class Trace:
             return ""
         if self.status not in (0, 200):
             return f"status {self.status}"
-        return next((kind for start, kind in _FAILURES if self.error.startswith(start)), "no answer" if self.error else "no text")
+        if not self.error:
+            return "no text"
+        return next((kind for start, kind in _FAILURES if self.error.startswith(start)), "no answer")
 
     @property
     def unanswered(self) -> bool:
@@ -157,8 +161,8 @@ class Exchange(asyncio.Protocol):
     def __init__(self, request: bytes, trace: Trace, done: Callable[[], None]) -> None:
         self._request, self._trace, self._done = request, trace, done
         self._head = self._tail = b""
-        self._stream = self._finished = False
-        self._framed: Chunked | Counted | None = None  # else the body goes on until the server closes
+        self._is_stream = self._has_ended = False
+        self._framing: Chunked | Counted | None = None  # else the body goes on until the server closes
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by behaviour, not by class
@@ -174,13 +178,13 @@ class Exchange(asyncio.Protocol):
     def _received(self, data: bytes, now: float) -> None:
         if not self._trace.status:
             data = self._header(data)
-        if self._framed:
-            data = self._framed.feed(data)
-        if self._stream:
+        if self._framing:
+            data = self._framing.feed(data)
+        if self._is_stream:
             self._events(data, now)
         else:
             self._trace.body += data
-        if self._framed and self._framed.done:
+        if self._framing and self._framing.done:
             self._transport.close()
 
     def _events(self, data: bytes, now: float) -> None:
@@ -188,7 +192,7 @@ class Exchange(asyncio.Protocol):
         for line in lines:
             if line.startswith(b"data:"):
                 payload = line[5:].strip()
-                self._finished = payload == _DONE
+                self._has_ended = payload == _DONE
                 self._trace.event(payload, now)
 
     def _header(self, data: bytes) -> bytes:
@@ -206,11 +210,11 @@ class Exchange(asyncio.Protocol):
             self._head = rest  # RFC 9110, 15.2: such a head is "prior to ... the final response"
         self._trace.status = int(status[1])
         fields = head.lower()
-        self._stream = b"text/event-stream" in fields
+        self._is_stream = b"text/event-stream" in fields
         if b"transfer-encoding: chunked" in fields:
-            self._framed = Chunked()
+            self._framing = Chunked()
         elif length := _LENGTH.search(fields):
-            self._framed = Counted(int(length[1]))
+            self._framing = Counted(int(length[1]))
         return rest
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -219,19 +223,20 @@ class Exchange(asyncio.Protocol):
             return
         trace.end = time.perf_counter()
         trace.error = trace.error or self._fault(exc)
-        if not trace.error and not self._stream:
+        if not trace.error and not self._is_stream:
             trace.ended(trace.end)
         self._done()
 
     def _fault(self, exc: Exception | None) -> str:
         """Why the answer is no whole completion; empty if it is one."""
-        body, complete = self._trace.body, self._framed.done if self._framed else exc is None
+        body = self._trace.body
+        complete = self._framing.done if self._framing else exc is None
         if self._trace.status != 200:
             return f"status {self._trace.status}: {body[:300].decode(errors='replace')}"
         if not complete:
             return f"the answer broke off: {exc or 'connection closed'}"
-        if self._stream:  # every page's: "terminated by a `data: [DONE]` message"
-            return "" if self._finished else "the answer broke off: there is no data: [DONE]"
+        if self._is_stream:  # every page's: "terminated by a `data: [DONE]` message"
+            return "" if self._has_ended else "the answer broke off: there is no data: [DONE]"
         return "" if b'"choices"' in body else f"no completion: {body[:300].decode(errors='replace')}"
 
 

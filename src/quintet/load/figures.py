@@ -44,8 +44,12 @@ def steady_rate(traces: Sequence[Trace]) -> float:
 def _rate(trace: Trace, start: float, stop: float) -> float:
     """Tokens per second of a stream between its first and its last arrival from ``start`` to ``stop``; if all are one, over that time."""
     times = [at for at in trace.times if start <= at <= stop]
-    later = sum(at > times[0] for at in times) if times else 0
-    return trace.per_event * (later / (times[-1] - times[0]) if later else len(times) / (stop - start))
+    if not times:
+        return 0.0
+    later = sum(at > times[0] for at in times)
+    if not later:
+        return trace.per_event * len(times) / (stop - start)
+    return trace.per_event * later / (times[-1] - times[0])
 
 
 def wall(traces: Sequence[Trace]) -> float:
@@ -75,15 +79,14 @@ def summary(traces: Sequence[Trace]) -> dict[str, object]:
 def to_json(traces: Sequence[Trace]) -> list[dict[str, object]]:
     """Traces for another process: times from the first one's, bodies as text."""
     zero = min((trace.due for trace in traces), default=0.0)
-
-    def told(trace: Trace) -> dict[str, object]:
+    entries = []
+    for trace in traces:
         times = [round(at - zero, 6) for at in trace.times]
         moved = {"due": round(trace.due - zero, 6), "end": round(trace.end - zero, 6), "times": times}
-        return asdict(trace) | moved | {"body": trace.body.decode(errors="replace")}
+        entries.append(asdict(trace) | moved | {"body": trace.body.decode(errors="replace")})
+    return entries
 
-    return [told(trace) for trace in traces]
 
-
-def from_json(found: Sequence[Mapping[str, object]]) -> list[Trace]:
+def from_json(entries: Sequence[Mapping[str, object]]) -> list[Trace]:
     """What ``to_json`` made."""
-    return [Trace(**{**one, "body": str(one["body"]).encode()}) for one in found]  # type: ignore[arg-type]
+    return [Trace(**{**entry, "body": str(entry["body"]).encode()}) for entry in entries]  # type: ignore[arg-type]

@@ -20,6 +20,9 @@ Body = dict[str, object]
 AGAIN_S = 0.1
 """Seconds until a client of a closed loop tries again where nobody answers."""
 
+_LOOK_S = 0.002
+"""Seconds between two looks whether every client has had text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -49,8 +52,9 @@ class Load:
     keep: bool = False
 
     @classmethod
-    def from_json(cls, found: Mapping[str, object]) -> Load:
-        values = dict(found)
+    def from_json(cls, document: Mapping[str, object]) -> Load:
+        """Of an object with these members."""
+        values = dict(document)
         jobs = values.pop("jobs")
         assert isinstance(jobs, list)
         return cls([Job(**job) for job in jobs], **values)  # type: ignore[arg-type]
@@ -73,7 +77,7 @@ async def perform(load: Load, send: Send) -> list[Trace]:
 
     async def arrive(index: int, at: float) -> None:
         while load.after_clients and not all(trace.times or trace.end for trace in first):
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(_LOOK_S)
         zero = time.perf_counter() if load.after_clients else begin
         traces[index].due = zero + at
         await asyncio.sleep(max(zero + at - time.perf_counter(), 0.0))
