@@ -259,7 +259,7 @@ def test_a_machine_without_time_for_it_is_no_fault_of_the_guide(monkeypatch: pyt
     async def body(check: GuideCheck) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(check._processes, "wall_s", 0.0)  # so its end comes after that, whatever it was
-            patched.setattr(parent, "_asked", _only_started)
+            patched.setattr(parent, "_exchange", _only_started)
             with pytest.raises(Overloaded, match="busy"):
                 await check.translate([GOOD])
         assert await check.translate([GOOD])

@@ -51,34 +51,34 @@ def serve(work: Callable[[socket.socket], None], bounds: Bounds) -> None:
     children.keep_private()
     with socket.socket(fileno=0) as control:
         control.sendall(READY)
-        waited: dict[int, int] = {}  # by the descriptor that tells whether somebody waits for it: its process
+        processes: dict[int, int] = {}  # by the descriptor that is closed when nobody waits any more for what the process does
         poll = select.poll()
         poll.register(control, select.POLLIN)  # looked at first, so that who left before new work came is seen with it
         while ready := dict(poll.poll(1000 * IDLE_S)):
-            for descriptor in waited.keys() & ready.keys():
-                poll.unregister(descriptor)
-                os.close(descriptor)
-                _end(waited.pop(descriptor))
+            for wanted in processes.keys() & ready.keys():
+                poll.unregister(wanted)
+                os.close(wanted)
+                _end(processes.pop(wanted))
             if control.fileno() not in ready:
                 continue
             _, received, *_ = socket.recv_fds(control, 1, 2)
             if not received:
-                for process in waited.values():
+                for process in processes.values():
                     _end(process)
                 return
             client, wanted = received
             process = os.fork()
             if not process:
-                for other in (control.detach(), wanted, *waited):  # what concerns others comes over them
+                for other in (control.detach(), wanted, *processes):  # what concerns others comes over them
                     os.close(other)
                 _run(work, bounds, socket.socket(fileno=client))
             os.close(client)
-            waited[wanted] = process
+            processes[wanted] = process
             poll.register(wanted, select.POLLIN)
 
 
 def _end(process: int) -> None:
-    """It may have ended by itself; its memory is free afterwards."""
+    """End a process, which may have ended by itself; its memory is free afterwards."""
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
 

@@ -38,7 +38,7 @@ class Forks:
         self._what = what
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
-        self._forget: Callable[[], object] = lambda: None  # stop looking whether it has ended
+        self._stop_watching: Callable[[], object] = lambda: None  # for the program's end
         self._starting = asyncio.Lock()
 
     async def start(self) -> socket.socket:
@@ -50,24 +50,24 @@ class Forks:
         async with self._starting:
             if self._control is None:
                 try:
-                    self._control = self._started()
+                    self._control = self._launch()
                 except OSError as error:
                     _log.error("%s There is no process to be had: %s", self._what, error.strerror)
                     raise EngineFailed(self._what) from None
                 try:
-                    ready = await asyncio.wait_for(_received(self._control), START_S)
+                    ready = await asyncio.wait_for(_receive(self._control), START_S)
                 except TimeoutError:
                     ready = b""
                 if ready != READY:
                     self.close()
                     raise EngineFailed(self._what)
                 loop, control = asyncio.get_running_loop(), self._control
-                loop.add_reader(control, self._ended, control)
-                self._forget = lambda: loop.is_closed() or loop.remove_reader(control)
+                loop.add_reader(control, self._on_end, control)
+                self._stop_watching = lambda: loop.is_closed() or loop.remove_reader(control)
             return self._control
 
     async def ask(self, *request: bytes, whole: Callable[[bytes], bool] = bool) -> bytes:
-        """What a process of its own makes of a piece of work; as far as it came, if it died of it.
+        """The answer of a process of its own to a piece of work; as far as it came, if the process died of it.
 
         Whoever is cancelled has the process ended, before another piece is begun.
 
@@ -79,11 +79,11 @@ class Forks:
             Overloaded: it got too little time.
             EngineFailed: there is no such process to be had.
         """
-        for _ in range(2):  # it may just have ended, having been idle
+        for _ in range(2):  # the program may just have ended, having been idle
             control = await self.start()
             begin = asyncio.get_running_loop().time()
             try:
-                reply = await asyncio.wait_for(_asked(control, request), self._give_up_s)
+                reply = await asyncio.wait_for(_exchange(control, request), self._give_up_s)
             except (OSError, TimeoutError):
                 reply = b""
             if reply:
@@ -91,11 +91,12 @@ class Forks:
                 if not whole(answer) and asyncio.get_running_loop().time() - begin >= self.wall_s:
                     raise Overloaded(f"The machine is too busy: {self._what[0].lower()}{self._what[1:-1]} now; try again later.")
                 return answer
-            if control is self._control:  # another that found it dead may have started one since
+            if control is self._control:  # another that found the program dead may have started one since
                 self.close()
         raise EngineFailed(self._what)
 
-    def _started(self) -> socket.socket:
+    def _launch(self) -> socket.socket:
+        """Start the program; the socket over which it says that it is ready."""
         control, theirs = socket.socketpair()
         control.setblocking(False)
         environment = children.environment(OPENBLAS_NUM_THREADS="1")  # numpy's threads would not survive a fork
@@ -107,15 +108,15 @@ class Forks:
             undo.pop_all()
         return control
 
-    def _ended(self, control: socket.socket) -> None:
-        """It says nothing once it is ready, so that this is its end; nobody else would wait for the process before there is work again."""
+    def _on_end(self, control: socket.socket) -> None:
+        """The program has ended: it says nothing once it is ready. Nobody else would wait for its process before there is work again."""
         if control is self._control:
             self.close()
 
     def close(self) -> None:
         """End what was started; work that is being done is forgotten."""
-        self._forget()
-        self._forget = lambda: None
+        self._stop_watching()
+        self._stop_watching = lambda: None
         if self._process is not None:  # first, since it would end all work where it sees its socket closed
             self._process.kill()
             self._process.wait()
@@ -125,7 +126,8 @@ class Forks:
             self._control = None
 
 
-async def _asked(control: socket.socket, request: tuple[bytes, ...]) -> bytes:
+async def _exchange(control: socket.socket, request: tuple[bytes, ...]) -> bytes:
+    """All that a new process of the program answers; nothing if there was none."""
     loop = asyncio.get_running_loop()
     with contextlib.ExitStack() as leaving:
         ours, theirs = map(leaving.enter_context, socket.socketpair())
@@ -138,12 +140,12 @@ async def _asked(control: socket.socket, request: tuple[bytes, ...]) -> bytes:
             await loop.sock_sendall(ours, part)
         ours.shutdown(socket.SHUT_WR)
         reply = bytearray()
-        while part := await _received(ours):
+        while part := await _receive(ours):
             reply += part
         return bytes(reply)
 
 
-async def _received(connection: socket.socket) -> bytes:
+async def _receive(connection: socket.socket) -> bytes:
     """The next part; nothing at the end, also where the other side ended without having read all."""
     try:
         return await asyncio.get_running_loop().sock_recv(connection, _READ)
