@@ -59,6 +59,7 @@ class Host:
                 self._end()
 
     def _admit(self, sock: socket.socket) -> None:
+        """Start a worker for a connection that shows the secret, in place of the one before."""
         try:
             if not hmac.compare_digest(read(sock, SECRET_BYTES, HELLO_S), self._secret):
                 raise ConnectionRefusedError("a wrong secret")
@@ -73,13 +74,14 @@ class Host:
             sock.close()
 
     def _hung_up(self) -> bool:
+        """The front has ended its end of the connection."""
         assert self._connection is not None
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
         return bool(poll.poll(0))
 
     def _end(self) -> None:
-        """The worker of before is gone when this returns."""
+        """End the worker that there is; it is gone when this returns."""
         if self._process is not None:
             kill(self._process)
             self._process.wait()

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from quintet.backends.base import Health, Pages, State
+from quintet.backends.base import Health, Incidents, Pages, State
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.restarts import Records
@@ -44,13 +44,13 @@ class Replica:
     """
     Args:
         number: never used again.
-        lost: incidents that were seen of it.
+        ends: how often its engine had ended when it was last looked at.
         leaving: takes nothing new, and goes when it has nothing left to do.
     """
 
     number: int
     engine: Engine
-    lost: int = 0
+    ends: int = 0
     leaving: bool = False
 
     @property
@@ -75,10 +75,10 @@ class Pool:
         self._records = Records()
         self._router, self._scaler = Router(), Scaler(sizing, config.running_limit)
         self._replicas: list[Replica] = []
-        self._made = 0
+        self._made = 0  # replicas, ever
         self._past = Health(State.CLOSED)  # counted by replicas that are gone
         self._capabilities: Capabilities | None = None
-        self._again = 0.0  # not before then is one replaced
+        self._again = 0.0  # time before which no replica is replaced
         self._pages = 0  # of a replica, each of ``PAGE`` tokens
         self._draining = self._closed = False
         self._closing: set[asyncio.Task[None]] = set()
@@ -109,12 +109,12 @@ class Pool:
     @property
     def live(self) -> int:
         """See ``Backend``."""
-        return sum(one.engine.live for one in self._replicas)
+        return sum(replica.engine.live for replica in self._replicas)
 
     @property
     def failure(self) -> Exception | None:
         """See ``Backend``. Where no replica could be started at all, that is so for any that would be made."""
-        failures = [one.engine.failure for one in self._replicas]
+        failures = [replica.engine.failure for replica in self._replicas]
         return None if self._capabilities is not None or None in failures else failures[-1]
 
     def require_room(self, count: int, tenant: str = "", *, begun: bool = False) -> None:
@@ -124,48 +124,48 @@ class Pool:
 
     async def expand(self, images: Sequence[PreparedImage], salt: bytes, tenant: str = "") -> tuple[Expansion, ...]:
         """See ``Expander``. Whichever replica is asked, they all answer alike."""
-        ready = [one for one in self._replicas if not one.leaving and one.state is State.READY]
-        chosen = min(ready, key=lambda one: one.engine.live) if ready else self._best
+        ready = [replica for replica in self._replicas if not replica.leaving and replica.state is State.READY]
+        chosen = min(ready, key=lambda replica: replica.engine.live) if ready else self._best
         return await chosen.engine.expand(images, salt, tenant)
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
         """See ``Backend``."""
         count = len(prepared.sequences)
         able = self._with_room(count, prepared.tenant) or self._with_room(count, prepared.tenant, begun=True)
-        there = {one.number: one for one in able or [self._best]}
+        candidates = {replica.number: replica for replica in able or [self._best]}
         adapter = prepared.adapter.id if prepared.adapter else 0
         digests = page_digests(prepared.sequences[0], adapter) if self._sizing.most > 1 else ()
-        loads = {number: one.engine.live for number, one in there.items()}
-        return there[self._router.route(digests, loads, count, self._pages)].engine.submit(prepared)
+        loads = {number: replica.engine.live for number, replica in candidates.items()}
+        return candidates[self._router.route(digests, loads, count, self._pages)].engine.submit(prepared)
 
     def abort(self, request_id: int, seq: int | None = None) -> None:
         """See ``Backend``."""
-        for one in self._replicas:
-            one.engine.abort(request_id, seq)
+        for replica in self._replicas:
+            replica.engine.abort(request_id, seq)
 
     def health(self) -> Health:
         """See ``Backend``."""
-        seen = [one.engine.health() for one in self._replicas]
+        seen = [replica.engine.health() for replica in self._replicas]
         best = seen[self._replicas.index(self._best)]  # of one that takes new requests, else nobody would know that they are refused
         return replace(
-            reduce(Health.adding, (one for one in seen if one is not best), best.adding(self._past)),
-            state=State.CLOSED if self._closed else State.DRAINING if self._draining else best.state,
-            progress=max(one.progress for one in seen),
-            running=sum(one.running for one in seen),
-            waiting=sum(one.waiting for one in seen),
-            deferred=sum(one.deferred for one in seen),
-            pages=_pages([one.pages for one in seen]),
-            retry_after=min(one.retry_after for one in seen),
-            memory=max(one.memory for one in seen),
+            reduce(Health.adding, (health for health in seen if health is not best), best.adding(self._past)),
+            state=self._state_with(best.state),
+            progress=max(health.progress for health in seen),
+            running=sum(health.running for health in seen),
+            waiting=sum(health.waiting for health in seen),
+            deferred=sum(health.deferred for health in seen),
+            pages=_pages([health.pages for health in seen]),
+            retry_after=min(health.retry_after for health in seen),
+            memory=max(health.memory for health in seen),
             pid=None,
-            replicas=sum(one.state is State.READY for one in seen),
+            replicas=sum(health.state is State.READY for health in seen),
         )
 
     def drain(self) -> None:
         """See ``Backend``."""
         self._draining = True
-        for one in self._replicas:
-            one.engine.drain()
+        for replica in self._replicas:
+            replica.engine.drain()
 
     async def close(self) -> None:
         """See ``Backend``."""
@@ -173,17 +173,23 @@ class Pool:
         self._watch.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._watch
-        await asyncio.gather(*(one.engine.close() for one in self._replicas), *self._closing)
+        await asyncio.gather(*(replica.engine.close() for replica in self._replicas), *self._closing)
+
+    def _state_with(self, best: State) -> State:
+        """The pool's, where its best replica is in this one."""
+        if self._closed:
+            return State.CLOSED
+        return State.DRAINING if self._draining else best
 
     # ---- the replicas
 
     @property
     def _best(self) -> Replica:
         """The one in the best state, which tells for all what can be told."""
-        return min(self._replicas, key=lambda one: (one.leaving, _rank(one.state)))
+        return min(self._replicas, key=lambda replica: (replica.leaving, _rank(replica.state)))
 
     def _with_room(self, count: int, tenant: str, *, begun: bool = False) -> list[Replica]:
-        return [one for one in self._replicas if not one.leaving and _has_room(one.engine, count, tenant, begun)]
+        return [replica for replica in self._replicas if not replica.leaving and _has_room(replica.engine, count, tenant, begun=begun)]
 
     def _add(self) -> None:
         self._replicas.append(Replica(self._made, self._make(self._records)))
@@ -198,14 +204,15 @@ class Pool:
                 _log.exception("the replicas cannot be looked after")
 
     def _tend(self) -> None:
-        for one in tuple(self._replicas):
-            self._see(one)
+        """See what has become of the replicas, and have as many as the work wants."""
+        for replica in tuple(self._replicas):
+            self._see(replica)
         if self._draining or self.failure is not None:
             return
-        seen = [one.engine.health() for one in self._replicas if not one.leaving]
+        seen = [replica.engine.health() for replica in self._replicas if not replica.leaving]
         coming = sum(health.state not in (State.READY, State.DEAD) for health in seen)  # a dead one is tried on, and may never come
         waiting = sum(health.waiting - health.deferred for health in seen)
-        wanted = self._scaler.wanted(self._clock(), len(seen), coming, waiting, sum(one.engine.live for one in self._replicas))
+        wanted = self._scaler.wanted(self._clock(), len(seen), coming, waiting, sum(replica.engine.live for replica in self._replicas))
         while len(seen) < wanted and self._clock() >= self._again:
             _log.warning("a replica is added to %d: %d sequences wait", len(seen), waiting)
             self._add()
@@ -213,64 +220,65 @@ class Pool:
         if wanted < len(seen):
             self._dismiss()
 
-    def _see(self, one: Replica) -> None:
-        """What has become of a replica."""
-        health = one.engine.health()
-        incidents = sum(health.incidents[:5])  # its ends
-        if incidents > one.lost:
-            one.lost = incidents
-            self._router.forget(one.number)
-        if health.state is not State.READY and one.lost:
-            self._move(one)
-        if health.state is State.DEAD and one.engine.failure is not None and not one.leaving:
-            self._replace(one)
-        elif health.state is State.READY and not one.leaving:
+    def _see(self, replica: Replica) -> None:
+        """Heed what has become of a replica."""
+        health = replica.engine.health()
+        ends = _ends(health.incidents)
+        if ends > replica.ends:
+            replica.ends = ends
+            self._router.forget(replica.number)
+        if health.state is not State.READY and replica.ends:
+            self._move(replica)
+        if health.state is State.DEAD and replica.engine.failure is not None and not replica.leaving:
+            self._replace(replica)
+        elif health.state is State.READY and not replica.leaving:
             self._pages = health.pages.total * health.pages.size // PAGE  # vLLM's are larger than those that digests are of
-            self._compare(one)
-        if one.leaving and not one.engine.live:
-            self._remove(one)
+            self._compare(replica)
+        if replica.leaving and not replica.engine.live:
+            self._remove(replica)
 
-    def _compare(self, one: Replica) -> None:
-        """Of a replica that has another model than the first nothing is wanted."""
-        if one.engine.capabilities.fingerprint != self.capabilities.fingerprint:
-            _log.error("replica %d has another model than the first, and is not used: %s", one.number, one.engine.capabilities.fingerprint)
+    def _compare(self, replica: Replica) -> None:
+        """Let a replica go that has another model than the first."""
+        fingerprint = replica.engine.capabilities.fingerprint
+        if fingerprint != self.capabilities.fingerprint:
+            _log.error("replica %d has another model than the first, and is not used: %s", replica.number, fingerprint)
             self._again = self._clock() + REPLACE_S
-            one.leaving = True
+            replica.leaving = True
 
-    def _move(self, one: Replica) -> None:
+    def _move(self, replica: Replica) -> None:
         """Have others do what it has not begun, at once. It was taken, so it may make their queues longer than new requests may."""
-        others = [other for other in self._replicas if other is not one and not other.leaving and other.state is State.READY]
-        for request in one.engine.release() if others else ():
+        others = [other for other in self._replicas if other is not replica and not other.leaving and other.state is State.READY]
+        for request in replica.engine.release() if others else ():
             loads = {other.number: other.engine.live for other in others}
             chosen = min(others, key=lambda other: loads[other.number])
             chosen.engine.take(request)
 
-    def _replace(self, one: Replica) -> None:
+    def _replace(self, replica: Replica) -> None:
         """It could not be started at all, and another could."""
         if self._capabilities is not None and self._clock() >= self._again:
-            _log.error("replica %d cannot be started: %s", one.number, one.engine.failure)
+            _log.error("replica %d cannot be started: %s", replica.number, replica.engine.failure)
             self._again = self._clock() + REPLACE_S
-            self._remove(one)
+            self._remove(replica)
             self._add()
 
     def _dismiss(self) -> None:
         """Let the one go that is not ready, or else has least to do; what it does is finished."""
-        staying = [one for one in self._replicas if not one.leaving]
-        one = min(staying, key=lambda one: (one.state is State.READY, one.engine.live, -one.number))
-        _log.warning("replica %d is not needed any more", one.number)
-        one.leaving = True
-        self._router.forget(one.number)
+        staying = [replica for replica in self._replicas if not replica.leaving]
+        spare = min(staying, key=lambda replica: (replica.state is State.READY, replica.engine.live, -replica.number))
+        _log.warning("replica %d is not needed any more", spare.number)
+        spare.leaving = True
+        self._router.forget(spare.number)
 
-    def _remove(self, one: Replica) -> None:
-        self._replicas.remove(one)
-        self._router.forget(one.number)
-        self._past = self._past.adding(one.engine.health())
-        task = asyncio.get_running_loop().create_task(one.engine.close())
+    def _remove(self, replica: Replica) -> None:
+        self._replicas.remove(replica)
+        self._router.forget(replica.number)
+        self._past = self._past.adding(replica.engine.health())
+        task = asyncio.get_running_loop().create_task(replica.engine.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
 
-def _has_room(engine: Engine, count: int, tenant: str, begun: bool) -> bool:
+def _has_room(engine: Engine, count: int, tenant: str, *, begun: bool) -> bool:
     try:
         engine.require_room(count, tenant, begun=begun)
     except QuintetError:
@@ -282,6 +290,15 @@ def _rank(state: State) -> int:
     return _BETTER.index(state) if state in _BETTER else len(_BETTER)
 
 
-def _pages(of: Sequence[Pages]) -> Pages:
-    size = max(one.size for one in of)
-    return Pages(sum(one.total for one in of), size, sum(one.used for one in of), sum(one.cached for one in of))
+def _ends(incidents: Incidents) -> int:
+    return incidents.crashed + incidents.hung + incidents.unstarted + incidents.changed + incidents.unsound
+
+
+def _pages(replicas: Sequence[Pages]) -> Pages:
+    """Of all replicas together."""
+    return Pages(
+        total=sum(pages.total for pages in replicas),
+        size=max(pages.size for pages in replicas),
+        used=sum(pages.used for pages in replicas),
+        cached=sum(pages.cached for pages in replicas),
+    )

@@ -55,6 +55,7 @@ FRAME_BYTES, SETTINGS = 9, 4
 PROXY_LIMIT = 4096
 """Requests that Ray Serve's proxy gives the front at once; beyond it they wait there."""
 
+_EXCEPTION = re.compile(r"(?:ray::.* )?[\w.]*(?:Error|Exception): (.+)")
 _log = logging.getLogger(__name__)
 
 
@@ -83,15 +84,15 @@ class Files:
     draft: str = ""
     draft_reference: str = ""
 
-    def found(self) -> tuple[str, str]:
-        """Paths of the two on this machine, fetched if need be.
+    def resolve(self) -> tuple[str, str]:
+        """Paths of the model and of its draft model on this machine, fetched if need be.
 
         Raises:
             ModelError: they cannot be had.
         """
-        return self._found(self.path, self.reference), self._found(self.draft, self.draft_reference)
+        return self._resolve(self.path, self.reference), self._resolve(self.draft, self.draft_reference)
 
-    def _found(self, path: str, reference: str) -> str:
+    def _resolve(self, path: str, reference: str) -> str:
         if not path or Path(path).exists():
             return path
         return str(store.resolve(reference, _Log(), offline=self.offline).path)
@@ -108,7 +109,7 @@ class Replica:
 
     def __init__(self, files: Files, secret: bytes, *, local: bool, vllm: bool, level: str, form: str) -> None:
         logs.set_up(level, form)
-        self._model, self._draft = files.found()
+        self._model, self._draft = files.resolve()
         self._address = LOCAL if local else ray.util.get_node_ip_address()
         self._host = Host(self._address, secret, VLLM_MODULE if vllm else MODULE, level, form)
 
@@ -276,14 +277,16 @@ class DeploymentError(QuintetError):
 def root_cause(text: str) -> str:
     """The line that says what went wrong first, of an error with traces in it: the last that names an exception, else the first one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    named = [found[1] for line in lines if (found := re.fullmatch(r"(?:ray::.* )?[\w.]*(?:Error|Exception): (.+)", line))]
-    return (named or lines or ["it gives no reason"])[-1 if named else 0]
+    exceptions = [found[1] for line in lines if (found := _EXCEPTION.fullmatch(line))]
+    if exceptions:
+        return exceptions[-1]
+    return lines[0] if lines else "it gives no reason"
 
 
-def _told_of(application: str) -> str:
+def _messages_of(application: str) -> str:
     """What Ray Serve knows of its deployments; of the whole it says only that they failed."""
     with contextlib.suppress(Exception):  # it may not have come so far
-        return "\n".join(one.message for one in serve.status().applications[application].deployments.values())
+        return "\n".join(deployment.message for deployment in serve.status().applications[application].deployments.values())
     return ""
 
 
@@ -298,7 +301,8 @@ def listening(application: serve.Application, host: str, port: int) -> Iterator[
         serve.start(http_options={"host": host, "port": port})
         serve.run(application, name=APPLICATION, route_prefix="/")
     except Exception as error:  # of Ray's, with the trace of another process in its text
-        raise DeploymentError(f"--ray-proxy: Ray Serve cannot start the front: {root_cause(_told_of(APPLICATION) or str(error))}") from None
+        why = root_cause(_messages_of(APPLICATION) or str(error))
+        raise DeploymentError(f"--ray-proxy: Ray Serve cannot start the front: {why}") from None
     try:
         yield
     finally:

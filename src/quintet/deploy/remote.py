@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from msgspec.structs import replace as changed
+from msgspec import structs
 
 from quintet.backends.native.front.connection import Connection
 from quintet.backends.native.front.process import ProcessLink
@@ -44,7 +44,7 @@ class Place:
     draft: str = ""
 
 
-class Afar:
+class RemoteProcess:
     """What stands for the process of a worker on another machine: all that is known of it is whether its connection was ended."""
 
     pid: int | None = None
@@ -55,7 +55,7 @@ class Afar:
         return self.returncode
 
 
-class DistantChild:
+class RemoteChild:
     """A worker on another machine, which its host ends when the connection does.
 
     Args:
@@ -63,7 +63,7 @@ class DistantChild:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self.process = Afar()
+        self.process = RemoteProcess()
         self.sock = sock
 
     def drop(self) -> None:
@@ -107,7 +107,7 @@ class RemoteLink(ProcessLink):
 
     def send(self, message: ToWorker) -> None:
         if isinstance(message, Submit):
-            message = changed(message, at=message.at + self._ahead_s)
+            message = structs.replace(message, at=message.at + self._ahead_s)
         super().send(message)
 
     def kill(self) -> None:
@@ -132,7 +132,7 @@ class RemoteLink(ProcessLink):
         self._ahead_s = theirs - time.monotonic()
         self._source = _at(place, self._source)
         self._connecting = None
-        self._child = child = Connection(DistantChild(sock), self._take, self._lost)
+        self._child = child = Connection(RemoteChild(sock), self._take, self._lost)
         child.send(self._load())
         if self.tokenizer is not None:
             self._tell_vocabulary(child)

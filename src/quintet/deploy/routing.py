@@ -36,8 +36,13 @@ def page_digests(sequence: PreparedSequence, adapter: int = 0) -> list[bytes]:
     digests: list[bytes] = []
     first = adapter.to_bytes(8, "little") if adapter else b""
     for start in range(0, min(len(sequence.tokens) // PAGE, MOST_PAGES) * PAGE, PAGE):
-        images = b"".join(one.digest for one in sequence.images if one.span[0] < start + PAGE and start < sum(one.span))
-        digests.append(chain(digests[-1] if digests else first, sequence.tokens[start : start + PAGE], sequence.salt, images))
+        end = start + PAGE
+        images = b""
+        for image in sequence.images:
+            image_start, count = image.span
+            if image_start < end and start < image_start + count:
+                images += image.digest
+        digests.append(chain(digests[-1] if digests else first, sequence.tokens[start:end], sequence.salt, images))
     return digests
 
 
@@ -72,16 +77,16 @@ class Router:
     def _choose(self, digests: Sequence[bytes], loads: Mapping[int, int], count: int) -> int:
         bound = OVER * (sum(loads.values()) + count) / len(loads) + SLACK
         light = [replica for replica, load in loads.items() if load + count <= bound]
-        found = {replica: matched for replica in light if (matched := self._match(replica, digests))}
-        if found:
-            return min(found, key=lambda replica: (-found[replica], loads[replica], replica))
+        matched = {replica: self._match(replica, digests) for replica in light}
+        if any(matched.values()):
+            return min(light, key=lambda replica: (-matched[replica], loads[replica], replica))
         if not digests or not light:
             return min(loads, key=lambda replica: (loads[replica], replica))
         return min(_two(digests[0], light), key=lambda replica: loads[replica])
 
     def _match(self, replica: int, digests: Sequence[bytes]) -> int:
         """Pages from the first on that it holds."""
-        held = self._held.get(replica, OrderedDict[bytes, None]())
+        held: Mapping[bytes, None] = self._held.get(replica, {})
         return next((index for index, digest in enumerate(digests) if digest not in held), len(digests))
 
 

@@ -24,14 +24,15 @@ class Sizing:
 
 
 class Scaler:
-    """
+    """Says how many replicas there are to be, from what it was told of them each time.
+
     Args:
         places: sequences that a replica runs at once.
     """
 
     def __init__(self, sizing: Sizing, places: int) -> None:
         self._sizing, self._places = sizing, places
-        self._short: float | None = None  # since when there is too little of them
+        self._short: float | None = None  # since when there are too few
         self._idle: float | None = None  # since when there is one too many
 
     def wanted(self, now: float, replicas: int, coming: int, waiting: int, live: int) -> int:
@@ -44,11 +45,18 @@ class Scaler:
             waiting: sequences that wait for a place in a replica.
             live: all that have not ended.
         """
-        sizing, needed = self._sizing, -(-live // self._places)
+        sizing = self._sizing
+        needed = -(-live // self._places)  # replicas in which all have a place
         lacking = waiting > 0 and not coming and replicas < sizing.most
         spare = not waiting and replicas > sizing.least and live <= FILL * self._places * (replicas - 1)
-        self._short = (now if self._short is None else self._short) if lacking else None
-        self._idle = (now if self._idle is None else self._idle) if spare else None
+        if not lacking:
+            self._short = None
+        elif self._short is None:
+            self._short = now
+        if not spare:
+            self._idle = None
+        elif self._idle is None:
+            self._idle = now
         if self._short is not None and now - self._short >= sizing.up_after:
             self._short = None
             return min(sizing.most, max(replicas + 1, needed))
