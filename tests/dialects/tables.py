@@ -20,7 +20,7 @@ from quintet.errors import BadRequest
 from quintet.guides.protocol import GuideError
 from quintet.guides.translate import translate, verify
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
-from quintet.inputs.resolve import Known, resolve, texts, words
+from quintet.inputs.resolve import Known, inside_texts, prompt_texts, resolve
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.supported import require_supported
 from quintet.request import Guide
@@ -147,10 +147,10 @@ class Checking(ScriptedBackend):
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "", watch: object = None) -> tuple[PreparedSequence, ...]:
         require_supported(specs, self.capabilities)
         grammars = {spec.guide: translated(spec.guide) for spec in specs if spec.guide}
-        encoded = {text: list(text.encode()) for text in texts(specs)}
+        encoded = {text: list(text.encode()) for text in prompt_texts(specs)}
         return resolve(
             specs,
-            Known(encoded, inside={text: list(text.encode()) for text in words(specs)}, grammars=grammars, separator=256),
+            Known(encoded, inside={text: list(text.encode()) for text in inside_texts(specs)}, grammars=grammars, separator=256),
             self.capabilities,
         )
 

@@ -20,13 +20,14 @@ from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs import prepare
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
+from quintet.inputs.encoding import PORTION_CHARS
 from quintet.inputs.images.expansion import ExpansionPlacer, ProcessorTraits
 from quintet.inputs.images.layout import ImageTraits
 from quintet.inputs.images.places import Placer
 from quintet.inputs.images.reader import ImageReader
 from quintet.inputs.infill import Infill
 from quintet.inputs.mixed import joined
-from quintet.inputs.prepare import INLINE_CHARS, LARGE_CHARS, PORTION_CHARS, Preparer
+from quintet.inputs.prepare import INLINE_CHARS, LARGE_CHARS, Preparer
 from quintet.inputs.resolve import MOST_CUT, require_fitting
 from quintet.inputs.sequence import SequenceSpec
 from quintet.models.traits import Fim, Traits

@@ -9,7 +9,7 @@ import pytest
 from quintet.backends.toy import ToyTokenizer
 from quintet.errors import BadRequest, PromptTooLong, Unsupported
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
-from quintet.inputs.resolve import Known, resolve, texts, words
+from quintet.inputs.resolve import Known, inside_texts, prompt_texts, resolve
 from quintet.inputs.sampling import word_forms
 from quintet.inputs.sequence import SequenceSpec
 from quintet.inputs.supported import require_supported
@@ -115,7 +115,7 @@ def test_a_prompt_that_is_to_be_cut_to_what_fits_is_never_cut_to_nothing(max_tok
 
 
 def test_equal_texts_are_tokenised_once() -> None:
-    assert texts([spec("a"), spec("b"), spec("a"), spec((1,))]) == ["a", "b"]
+    assert prompt_texts([spec("a"), spec("b"), spec("a"), spec((1,))]) == ["a", "b"]
 
 
 def test_the_controls_of_a_thousand_samples_are_resolved_once_however_their_prompts_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_the_controls_of_a_thousand_samples_are_resolved_once_however_their_prom
     monkeypatch.setattr("quintet.inputs.resolve.word_forms", counted)
     first = replace(spec(max_tokens=None), sampling=Sampling(1.0, 1.0, 0, bad_words=("a", "b"), min_tokens=-1))
     samples = [replace(first, prompt=(1,) * (1 + seed % 2), sampling=replace(first.sampling, seed=seed)) for seed in range(6)]
-    known = Known({}, {form: [ord(form[-1])] for form in words(samples)})
+    known = Known({}, {form: [ord(form[-1])] for form in inside_texts(samples)})
     assert len(asked) == 1
     sequences = resolve(samples, known, CAPABILITIES)
     assert len({id(sequence.bad_words) for sequence in sequences}) == 1

@@ -26,7 +26,8 @@ def require_answer_size(request: CompletionRequest, sequences: Sequence[Prepared
     tokens, each = _sizes(request, sequences)
     if tokens * each <= most:
         return
-    most_alternatives, _ = max(_alternatives(request).items(), key=lambda one: one[1])
+    alternatives = _alternatives(request)
+    most_alternatives = max(alternatives, key=alternatives.__getitem__)  # the field that asks for them
     samples, prompts = max(request.n, request.best_of), len(request.prompts)
     if samples > 1 and tokens * each // samples <= most:
         param = "best_of" if request.best_of > request.n else "n"
@@ -54,7 +55,9 @@ def answer_size(request: CompletionRequest, sequences: Sequence[PreparedSequence
 def _sizes(request: CompletionRequest, sequences: Sequence[PreparedSequence]) -> tuple[int, int]:
     """Tokens, and log-probabilities of each."""
     alternatives = _alternatives(request)
-    return (sum(map(_tokens, sequences)), 1 + max(alternatives.values())) if alternatives else (0, 0)
+    if not alternatives:
+        return 0, 0
+    return sum(map(_tokens, sequences)), 1 + max(alternatives.values())
 
 
 def _alternatives(request: CompletionRequest) -> dict[str, int]:

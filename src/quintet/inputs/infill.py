@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import Gap, Prompt
@@ -26,6 +27,18 @@ PROJECT, FILE, SNIPPET = "myproject\n", "filename\n", "\n\n--- snippet ---\n\n"
 
 _ROOM = 4
 """For the markers that a batch has no place for, a BOS, and one token to generate. The source keeps none, and can overflow."""
+
+
+class Joined(NamedTuple):
+    """A prompt and a suffix in the form.
+
+    Args:
+        start, end: where the prompt's own tokens are among all.
+    """
+
+    tokens: tuple[int, ...]
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +66,16 @@ class Infill:
         """A middle that goes on with one of these has ended: the model begins another document."""
         return self.prefix, self.suffix, self.middle
 
-    def join(self, prompt: Prompt, own: Sequence[int], suffix: Sequence[int]) -> tuple[tuple[int, ...], int, int]:
-        """The tokens, and where among them the prompt's own begin and end.
+    def join(self, prompt: Prompt, own: Sequence[int], suffix: Sequence[int]) -> Joined:
+        """The form around a gap between a prompt and a suffix.
 
         Args:
             prompt: as the client sent it.
             own: of it, what is to be between the markers.
             suffix: the tokens of the text after it, as the tokenizer gave them.
         """
-        made, start = self._around(self.first if isinstance(prompt, str) else (), own, self.own(suffix))
-        return made, start, start + len(own)
+        tokens, start = self._around(self.first if isinstance(prompt, str) else (), own, self.own(suffix))
+        return Joined(tokens, start, start + len(own))
 
     def fill(self, gap: Gap, ids: Mapping[str, Sequence[int]], line: Sequence[int], context: int) -> tuple[int, ...]:
         """The prompt: ``[extra] [BOS] <prefix> prefix line <suffix> suffix <middle>``, or with the suffix's part first.
@@ -79,13 +92,16 @@ class Infill:
         before = (*_last(ids[gap.prefix], 3 * (batch // 4)), *line)
         after = ids[gap.suffix][: max(0, batch // 4 - (2 + len(line)))]
         extra = _last(self._extra(gap, ids), max(0, context - batch - 2 * gap.most - _ROOM))
-        return self._around((*extra, *self.first), before, after)[0]
+        tokens, _ = self._around((*extra, *self.first), before, after)
+        return tokens
 
     def _around(self, first: Sequence[int], before: Sequence[int], after: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """The form, and where in it ``before`` begins."""
-        tail = (self.suffix, *after)
-        head = (*first, *(tail if self.suffix_first else ()), self.prefix)
-        return (*head, *before, *(() if self.suffix_first else tail), self.middle), len(head)
+        if self.suffix_first:
+            head = (*first, self.suffix, *after, self.prefix)
+            return (*head, *before, self.middle), len(head)
+        head = (*first, self.prefix)
+        return (*head, *before, self.suffix, *after, self.middle), len(head)
 
     def own(self, ids: Sequence[int]) -> Sequence[int]:
         """Of a text's tokens those that the tokenizer did not put around it."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from quintet.inputs.resolve import least_tokens, require_length
 from quintet.models.traits import Traits
@@ -24,8 +24,9 @@ def texts_of(prompts: Mapping[str, Mixed], traits: Traits, context: int) -> tupl
         texts = [part for part in parts if isinstance(part, str)]
         least = len(parts) - len(texts) + least_tokens("".join(texts), traits, context)
         require_length(name, least, context, least=True)
-    first = _texts(parts[:1] for parts in prompts.values())
-    return first, _texts(parts[1:] for parts in prompts.values())
+    first = [parts[0] for parts in prompts.values() if parts]
+    later = [part for parts in prompts.values() for part in parts[1:]]
+    return _distinct_texts(first), _distinct_texts(later)
 
 
 def joined(
@@ -40,15 +41,18 @@ def joined(
     Raises:
         PromptTooLong: there are more than the context takes.
     """
-    made = []
+    prompts_of_ids = []
     for name, parts in prompts.items():
         ids: list[int] = []
         for number, part in enumerate(parts):
-            ids += [part] if isinstance(part, int) else inside[part] if number else first[part]
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += inside[part] if number else first[part]
         require_length(name, len(ids), context)
-        made.append(tuple(ids))
-    return made
+        prompts_of_ids.append(tuple(ids))
+    return prompts_of_ids
 
 
-def _texts(parts: Iterable[Mixed]) -> list[str]:
-    return list(dict.fromkeys(one for some in parts for one in some if isinstance(one, str)))
+def _distinct_texts(parts: Mixed) -> list[str]:
+    return list(dict.fromkeys(part for part in parts if isinstance(part, str)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar, cast
@@ -20,6 +20,7 @@ from quintet.errors import BadRequest, PromptTooLong, Unsupported
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.capabilities import Capabilities
+from quintet.inputs.encoding import encode_all, encode_special, encode_without_special, portions
 from quintet.inputs.images.expansion import (
     Expander,
     Expansion,
@@ -31,11 +32,22 @@ from quintet.inputs.images.expansion import (
 )
 from quintet.inputs.images.places import Picture, Placer, missing_words, placer_of
 from quintet.inputs.images.reader import ImageReader
-from quintet.inputs.images.value import PreparedImage
+from quintet.inputs.images.value import Placed, PreparedImage
 from quintet.inputs.infill import infill, texts_of
 from quintet.inputs.mixed import Mixed, joined
 from quintet.inputs.mixed import texts_of as texts_among
-from quintet.inputs.resolve import Known, least_tokens, once, prompt_names, require_fitting, require_length, resolve, size_of, texts, words
+from quintet.inputs.resolve import (
+    Known,
+    inside_texts,
+    least_tokens,
+    prompt_names,
+    prompt_texts,
+    require_fitting,
+    require_length,
+    resolve,
+    size_of,
+    without_second_bos,
+)
 from quintet.inputs.sequence import PreparedSequence, SequenceSpec
 from quintet.inputs.stopwatch import Stopwatch
 from quintet.inputs.supported import fills_in, require_supported
@@ -46,9 +58,6 @@ from quintet.turns import Turns
 
 INLINE_CHARS = 4096
 """Most characters tokenised, or ids checked, on the event loop itself; that takes about as long as handing them to a thread."""
-
-PORTION_CHARS = 1 << 16
-"""Most characters of several texts that are tokenised in one go, while others wait for their turn."""
 
 LARGE_CHARS = 1 << 17
 """Most characters of a request's texts for which it need not wait until larger ones of others are ids."""
@@ -124,9 +133,9 @@ class Preparer:
         seeing = any(spec.images for spec in specs)
         placer = self._placer(tokenizer, capabilities, seeing)
         if placer is not None and seeing:
-            specs = await self._seen(specs, placer, tenant)
+            specs = await self._with_images(specs, placer, tenant)
         grammars = await self._guides.translate((spec.guide for spec in specs), tenant)
-        encoded, inside = texts(specs), words(specs)
+        encoded, inside = prompt_texts(specs), inside_texts(specs)
         async with self._turn(tenant, encoded, inside):
             known = Known(
                 encoded=await self._encoded(tokenizer.encode, encoded, tenant, watch),
@@ -153,23 +162,26 @@ class Preparer:
         ids = await self._encoded(tokenizer.encode_inside, strings, tenant)
         return {tokens[0]: text for text, tokens in ids.items() if len(tokens) == 1 and not tokenizer.pieces[tokens[0]]}
 
-    async def _seen(self, specs: Sequence[SequenceSpec], placer: Placer | ExpansionPlacer, tenant: str) -> list[SequenceSpec]:
-        """Those with images have them read, and token ids for prompts, the same object for all samples of one."""
+    async def _with_images(self, specs: Sequence[SequenceSpec], placer: Placer | ExpansionPlacer, tenant: str) -> list[SequenceSpec]:
+        """The specs with their images read and placed, and token ids for prompts, the same object for all samples of one."""
         names = prompt_names(specs)
         await self._require_places(dict(zip(names, specs, strict=True)), placer, tenant)
         pictures = await self._images.read([image for spec in specs for image in spec.images], placer.traits, tenant)
-        asked = [bitmap(picture) for picture in pictures.values()] if isinstance(placer, ExpansionPlacer) else []
-        self._images.hold(asked, tenant)  # while they wait for the engine's answer
-        made: dict[str, tuple[tuple[int, ...], tuple[PreparedImage, ...]]] = {}
+        bitmaps = [bitmap(picture) for picture in pictures.values()] if isinstance(placer, ExpansionPlacer) else []
+        self._images.hold(bitmaps, tenant)  # while they wait for the engine's answer
+        placed: dict[str, Placed] = {}
         for spec, name in zip(specs, names, strict=True):
-            if name not in made:
-                made[name] = await self._placed(spec, name, placer, [pictures[image.url] for image in spec.images], tenant)
-        asked.clear()
+            if name not in placed:
+                placed[name] = await self._place(spec, name, placer, [pictures[image.url] for image in spec.images], tenant)
+        bitmaps.clear()
         for image in itertools.chain.from_iterable(spec.images for spec in specs):
             image.forget()
-        self._images.hold([image for _, images in made.values() for image in images], tenant)
-        placed = [(spec, *made[name]) for spec, name in zip(specs, names, strict=True)]
-        return [replace(spec, prompt=tokens, images=(), seen=images) if images else spec for spec, tokens, images in placed]
+        self._images.hold([image for prompt in placed.values() for image in prompt.images], tenant)
+        seeing = []
+        for spec, name in zip(specs, names, strict=True):
+            tokens, images = placed[name]
+            seeing.append(replace(spec, prompt=tokens, images=(), seen=images) if images else spec)
+        return seeing
 
     async def _require_places(self, prompts: Mapping[str, SequenceSpec], placer: Placer | ExpansionPlacer, tenant: str) -> None:
         """Each prompt, by its name, has a place for each of its images, and one of ids does not exceed the context without them."""
@@ -183,42 +195,44 @@ class Preparer:
 
         await self._run(tenant, sum(len(spec.prompt) for spec in prompts.values()), match)
 
-    async def _placed(
+    async def _place(
         self, spec: SequenceSpec, name: str, placer: Placer | ExpansionPlacer, pictures: Sequence[Picture], tenant: str
-    ) -> tuple[tuple[int, ...], tuple[PreparedImage, ...]]:
+    ) -> Placed:
+        """A prompt of this name with its pictures; nothing, where it has none."""
         if not pictures:
-            return (), ()
+            return Placed((), ())
         if isinstance(placer, ExpansionPlacer):
-            return await self._expanded(spec, name, placer, pictures, tenant)
+            return await self._place_expanded(spec, name, placer, pictures, tenant)
         if isinstance(spec.prompt, str):
-            tokens = await self._marked(placer.text(spec.prompt, pictures), name, tenant)
+            tokens = await self._encode_marked(placer.text(spec.prompt, pictures), name, tenant)
             return await self._run(tenant, len(tokens), lambda: placer.place(tokens, pictures, name))
         prompt, laid = spec.prompt, [placer.laid(picture) for picture in pictures]
         ids = await self._encoded(self._model.tokenizer.encode_inside, laid, tenant)
         each = [ids[text] for text in laid]
         return await self._run(tenant, len(prompt) + sum(map(len, each)), lambda: placer.place(placer.ids(prompt, each), pictures, name))
 
-    async def _expanded(
+    async def _place_expanded(
         self, spec: SequenceSpec, name: str, placer: ExpansionPlacer, pictures: Sequence[Picture], tenant: str
-    ) -> tuple[tuple[int, ...], tuple[PreparedImage, ...]]:
-        """``_placed`` as the engine's processor has it."""
+    ) -> Placed:
+        """``_place`` as the engine's processor has it."""
         tokens: Sequence[int]
         if isinstance(spec.prompt, str):
-            tokens = await self._marked(placer.text(spec.prompt), name, tenant)
+            tokens = await self._encode_marked(placer.text(spec.prompt), name, tenant)
             placer.require_places(tokens, len(pictures), name)
         else:
             tokens = spec.prompt
-        expansions = await self._asked(spec, [bitmap(picture) for picture in pictures], tenant)
+        expansions = await self._expand(spec, [bitmap(picture) for picture in pictures], tenant)
         return await self._run(tenant, len(tokens), lambda: placer.place(spec.prompt, tokens, pictures, expansions))
 
-    async def _marked(self, text: str, name: str, tenant: str) -> Sequence[int]:
+    async def _encode_marked(self, text: str, name: str, tenant: str) -> Sequence[int]:
         """The ids of a prompt in which one stands for each tile or image, so that they are the fewest that it may come to."""
         async with self._turn(tenant, [text]):
-            tokens = once((await self._encoded(self._model.tokenizer.encode, [text], tenant))[text], self._model.tokenizer.traits.added[0])
+            ids = await self._encoded(self._model.tokenizer.encode, [text], tenant)
+            tokens = without_second_bos(ids[text], self._model.tokenizer.traits.added[0])
             require_length(name, len(tokens), self._model.capabilities.context, least=True)
         return tokens
 
-    async def _asked(self, spec: SequenceSpec, images: Sequence[PreparedImage], tenant: str) -> tuple[Expansion, ...]:
+    async def _expand(self, spec: SequenceSpec, images: Sequence[PreparedImage], tenant: str) -> tuple[Expansion, ...]:
         try:
             return await cast("Expander", self._model).expand(images, spec.salt, tenant)
         except UnprocessableError as error:
@@ -262,7 +276,7 @@ class Preparer:
         tokenizer = self._model.tokenizer
         encode = tokenizer.encode_quoted if quoted else tokenizer.encode
         if not quoted and any(tokenizer.traits.added):
-            encode = partial(_encode_begun if add_special else _encode_bare, encode, *tokenizer.traits.added)
+            encode = partial(encode_special if add_special else encode_without_special, encode, *tokenizer.traits.added)
         return await self._encoded(encode, list(dict.fromkeys(wanted)), tenant)
 
     async def fill(self, gap: Gap, tenant: str = "") -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -351,8 +365,8 @@ class Preparer:
     ) -> dict[str, list[int]]:
         """The ids of each text; between portions of them it may be another tenant's turn."""
         ids: dict[str, list[int]] = {}
-        for portion in _portions(wanted):
-            work = partial(_encode, encode, portion)
+        for portion in portions(wanted):
+            work = partial(encode_all, encode, portion)
             ids |= await self._run(tenant, sum(map(len, portion)), watch.of(work) if watch else work)
         return ids
 
@@ -364,30 +378,3 @@ class Preparer:
         if self._tags is None or self._tags[0] is not tokenizer:
             self._tags = tokenizer, tags_of(tokenizer)
         return self._tags[1]
-
-
-def _encode(encode: Callable[[str], list[int]], wanted: Sequence[str]) -> dict[str, list[int]]:
-    return {text: encode(text) for text in wanted}
-
-
-def _encode_begun(encode: Callable[[str], list[int]], before: int, _after: int, text: str) -> list[int]:
-    ids = encode(text)
-    return ids[len(ids) - len(once(ids, before)) :]
-
-
-def _encode_bare(encode: Callable[[str], list[int]], before: int, after: int, text: str) -> list[int]:
-    ids = encode(text)
-    return ids[before : len(ids) - after]
-
-
-def _portions(wanted: Sequence[str]) -> Iterator[list[str]]:
-    """The texts in their order, as many together as are not long, or one that is."""
-    portion: list[str] = []
-    size = 0
-    for text in wanted:
-        if portion and size + len(text) > PORTION_CHARS:
-            yield portion
-            portion, size = [], 0
-        portion.append(text)
-        size += len(text)
-    yield portion

@@ -23,13 +23,13 @@ MOST_CUT = 1 << 21
 """Bytes of a prompt that is to be cut, where the context holds less: no context bounds it, and to cut it all of it is tokenised."""
 
 
-def texts(specs: Sequence[SequenceSpec]) -> list[str]:
+def prompt_texts(specs: Sequence[SequenceSpec]) -> list[str]:
     """The distinct texts among the prompts and suffixes."""
     prompts = [spec.prompt for spec in specs if isinstance(spec.prompt, str)]
     return list(dict.fromkeys([*prompts, *(spec.suffix for spec in specs if spec.suffix)]))
 
 
-def words(specs: Sequence[SequenceSpec]) -> list[str]:
+def inside_texts(specs: Sequence[SequenceSpec]) -> list[str]:
     """The distinct texts that must be tokenised as they stand inside a longer one."""
     predictions = [spec.prediction for spec in specs if isinstance(spec.prediction, str) and spec.prediction]
     samplings = {id(spec.sampling.bad_words): spec.sampling for spec in specs}  # all samples hold the same words, which may be many
@@ -96,8 +96,8 @@ class Known:
     """What was found out about the texts and guides of a request, and about its model.
 
     Args:
-        encoded: token ids of each of ``texts(specs)``.
-        inside: token ids of each of ``words(specs)``.
+        encoded: token ids of each of ``prompt_texts(specs)``.
+        inside: token ids of each of ``inside_texts(specs)``.
         grammars: each guide in the notation of ``guides``.
         separator: stands for a prompt without tokens; ``None`` = such a prompt is refused.
         before: tokens that the tokenizer puts before a text: none, or a BOS.
@@ -150,17 +150,18 @@ def resolve(specs: Sequence[SequenceSpec], known: Known, capabilities: Capabilit
             forms[key] = _filled(spec, name, known, capabilities) if spec.suffix else _plain(spec, name, known, capabilities)
             if tags is not None:
                 forms[key] = replace(forms[key], in_block=tags.open_in(forms[key].tokens, capabilities.pieces))
-        sequences.append(_sequence(spec, forms[key], name, capabilities, controls, predictions))
+        sequence = _sequence(spec, forms[key], name, capabilities, controls, predictions)
         if spec.guide is not None:
             _refuse_longer(spec.guide, spec.sampling)
-            sequences[-1] = replace(sequences[-1], grammar=known.grammars[spec.guide])
+            sequence = replace(sequence, grammar=known.grammars[spec.guide])
         if tags is not None:
             if spec.reasoning is not None and Feature.THINKING_BUDGET not in capabilities.supported.features:
                 raise unsupported(spec.reasoning.param, capabilities)
-            sequences[-1] = replace(sequences[-1], thinking=tags.thinking(forms[key].in_block, spec))
+            sequence = replace(sequence, thinking=tags.thinking(forms[key].in_block, spec))
         elif spec.reasoning and spec.reasoning.budget:
             rule = f"must ask for no thinking, or be left out: {capabilities.model} does not reason"
             raise Unsupported(spec.reasoning.param, rule, spec.reasoning.given or str(spec.reasoning.budget))
+        sequences.append(sequence)
     return tuple(sequences)
 
 
@@ -200,10 +201,10 @@ class _ControlsOfSamples:
         if self._last is None or self._last[0] != key:
             wanted = replace(spec.sampling, stop_token_ids=(*spec.sampling.stop_token_ids, *stops)) if stops else spec.sampling
             self._last = key, resolve_sampling(wanted, limits, self._inside, self._vocab)
-        known, own = self._last[1], (spec.sampling.seed, limits.resolve(spec.sampling.min_tokens))
-        if (known.sampling.seed, known.sampling.min_tokens) == own:
-            return known
-        return replace(known, sampling=replace(known.sampling, seed=own[0], min_tokens=own[1]))
+        last, seed, min_tokens = self._last[1], spec.sampling.seed, limits.resolve(spec.sampling.min_tokens)
+        if (last.sampling.seed, last.sampling.min_tokens) == (seed, min_tokens):
+            return last
+        return replace(last, sampling=replace(last.sampling, seed=seed, min_tokens=min_tokens))
 
 
 class _Predictions:
@@ -212,15 +213,15 @@ class _Predictions:
     def __init__(self, inside: Mapping[str, Sequence[int]], vocab: int) -> None:
         self._inside = inside
         self._vocab = vocab
-        self._made: dict[Prompt, tuple[int, ...]] = {"": ()}
+        self._tokens: dict[Prompt, tuple[int, ...]] = {"": ()}
 
     def of(self, spec: SequenceSpec) -> tuple[int, ...]:
-        given = spec.prediction
-        if given not in self._made:
+        prediction = spec.prediction
+        if prediction not in self._tokens:
             name = _spelled(spec, "prediction")
-            ids = self._inside[given] if isinstance(given, str) else _in_range(given, name, self._vocab)
-            self._made[given] = tuple(ids[:REACH])
-        return self._made[given]
+            ids = self._inside[prediction] if isinstance(prediction, str) else _in_range(prediction, name, self._vocab)
+            self._tokens[prediction] = tuple(ids[:REACH])
+        return self._tokens[prediction]
 
 
 def _refuse_longer(guide: Guide, sampling: Sampling) -> None:
@@ -236,8 +237,8 @@ def _in_range(tokens: Sequence[int], name: str, vocab: int) -> Sequence[int]:
     return tokens
 
 
-def once(tokens: Sequence[int], before: int) -> Sequence[int]:
-    """Without the BOS that was put before a text which begins with one. Together's page, prompt: "<s>[INST] What is the capital ..."."""
+def without_second_bos(tokens: Sequence[int], before: int) -> Sequence[int]:
+    """A text's tokens, without the BOS that was put before it if it begins with one. Together's page, prompt: "<s>[INST] What is ..."."""
     return tokens[before:] if before and tokens[before : 2 * before] == tokens[:before] else tokens
 
 
@@ -245,7 +246,7 @@ def _ids(spec: SequenceSpec, known: Known) -> Sequence[int]:
     if not isinstance(spec.prompt, str):
         return spec.prompt
     ids = known.encoded[spec.prompt]
-    return ids[known.before : len(ids) - known.after] if spec.bare else once(ids, known.before)
+    return ids[known.before : len(ids) - known.after] if spec.bare else without_second_bos(ids, known.before)
 
 
 def _plain(spec: SequenceSpec, name: str, known: Known, capabilities: Capabilities) -> _Form:
@@ -262,9 +263,9 @@ def _filled(spec: SequenceSpec, name: str, known: Known, capabilities: Capabilit
         raise Unsupported("suffix", f"needs a model with fill-in-the-middle tokens, and {capabilities.model} has none; leave it out")
     own = infill.own(known.encoded[spec.prompt]) if isinstance(spec.prompt, str) else spec.prompt
     suffix = known.encoded[spec.suffix]
-    around, _, _ = infill.join(spec.prompt, (), suffix)
-    tokens, start, end = infill.join(spec.prompt, _kept(own, spec, name, known, capabilities, len(around)), suffix)
-    return _Form(tokens, start, end, infill.stops)
+    around = len(infill.join(spec.prompt, (), suffix).tokens)
+    joined = infill.join(spec.prompt, _kept(own, spec, name, known, capabilities, around), suffix)
+    return _Form(joined.tokens, joined.start, joined.end, infill.stops)
 
 
 def _kept(tokens: Sequence[int], spec: SequenceSpec, name: str, known: Known, capabilities: Capabilities, around: int = 0) -> Sequence[int]:
@@ -278,8 +279,9 @@ def _kept(tokens: Sequence[int], spec: SequenceSpec, name: str, known: Known, ca
 def _cut(tokens: Sequence[int], spec: SequenceSpec, name: str, context: int, around: int) -> Sequence[int]:
     if spec.cut is None:
         return tokens
-    # vLLM, truncate_prompt_tokens: -1 stands for the context less ``max_tokens``.
-    most = context - around - (1 if spec.max_tokens is None else spec.max_tokens) if spec.cut.most is None else spec.cut.most
+    most = spec.cut.most
+    if most is None:  # vLLM, truncate_prompt_tokens: -1 stands for the context less ``max_tokens``
+        most = context - around - (1 if spec.max_tokens is None else spec.max_tokens)
     if most > context:
         raise BadRequest("truncate_prompt_tokens", f"must be at most {context}, the context", shorten(most))
     if spec.cut.most is None and most <= 0 and tokens:

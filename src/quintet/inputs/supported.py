@@ -20,12 +20,13 @@ def require_supported(specs: Sequence[SequenceSpec], capabilities: Capabilities)
         Unsupported: a control, a feature or a kind of guide that it lacks.
         BadRequest: more alternatives per token than it gives.
     """
-    last = None
+    checked = None
     for spec in specs:
+        # Prompts and samples differ in these alone.
         asked = replace(spec, prompt="", number=0, sampling=replace(spec.sampling, seed=0)) if len(specs) > 1 else spec
-        if asked != last:  # prompts and samples differ in these alone
+        if asked != checked:
             _check(asked, capabilities)
-            last = asked
+            checked = asked
 
 
 def fills_in(capabilities: Capabilities) -> bool:

@@ -117,6 +117,7 @@ def test_what_a_process_that_was_led_astray_says_is_not_believed() -> None:
         [frames((DONE, PAIR.pack(0, 10)), end)],
         [frames((DONE, PAIR.pack(2**32 - 1, 2**32 - 1)), end)],
         [frames((messages.PIXELS, b"12"), end)],
+        [frames((DONE, b"12"), end)],
         [frames((b"\xff", b"root:x:0:0"), end)],
         [frames(size, end), frames((DONE, b"x" * 10), end)],
         [frames(size, end), frames((DAMAGED, b"root:x:0:0"), end)],

@@ -13,7 +13,7 @@ from typing import Protocol
 from quintet.errors import BadRequest, Unsupported
 from quintet.inputs.images.layout import Cut, ImageTraits
 from quintet.inputs.images.places import Picture, require_match
-from quintet.inputs.images.value import PreparedImage
+from quintet.inputs.images.value import Placed, PreparedImage
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import IMAGE_MARK, Prompt
 
@@ -144,26 +144,24 @@ class ExpansionPlacer:
         if tokens.count(self.image) != images:
             raise BadRequest(name, "must not hold the model's own token for images", self.traits.text)
 
-    def place(
-        self, prompt: Prompt, tokens: Sequence[int], pictures: Sequence[Picture], expansions: Sequence[Expansion]
-    ) -> tuple[tuple[int, ...], tuple[PreparedImage, ...]]:
+    def place(self, prompt: Prompt, tokens: Sequence[int], pictures: Sequence[Picture], expansions: Sequence[Expansion]) -> Placed:
         """The tokens with all that stands for each image in the place of its token, and the images at them.
 
         Args:
             tokens: with one token for each image.
         """
-        made: list[int] = []
+        placed: list[int] = []
         images: list[PreparedImage] = []
         at = 0
         for picture, expansion in zip(pictures, expansions, strict=True):
             found = tokens.index(self.image, at)
-            made += tokens[at:found]
+            placed += tokens[at:found]
             first, count = (0, len(expansion.tokens)) if isinstance(prompt, str) else expansion.core
-            places = tuple((len(made) + start - first, length) for start, length in expansion.places)
-            images.append(bitmap(picture, places, (len(made), count)))
-            made += expansion.tokens[first : first + count]
+            places = tuple((len(placed) + start - first, length) for start, length in expansion.places)
+            images.append(bitmap(picture, places, (len(placed), count)))
+            placed += expansion.tokens[first : first + count]
             at = found + 1
-        return (*made, *tokens[at:]), tuple(images)
+        return Placed((*placed, *tokens[at:]), tuple(images))
 
 
 def bitmap(picture: Picture, places: tuple[tuple[int, int], ...] = (), span: tuple[int, int] = (0, 0)) -> PreparedImage:

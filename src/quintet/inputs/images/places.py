@@ -8,7 +8,7 @@ from typing import Literal
 
 from quintet.errors import BadRequest, Unsupported
 from quintet.inputs.images.layout import WORDS, Cut, ImageTraits, layout
-from quintet.inputs.images.value import PreparedImage
+from quintet.inputs.images.value import Placed, PreparedImage
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import IMAGE_MARK, Prompt
 
@@ -64,7 +64,7 @@ class Placer:
             made += next(images) if token == self.image else [token]
         return made
 
-    def place(self, tokens: Sequence[int], pictures: Sequence[Picture], name: str) -> tuple[tuple[int, ...], tuple[PreparedImage, ...]]:
+    def place(self, tokens: Sequence[int], pictures: Sequence[Picture], name: str) -> Placed:
         """The tokens with all the places of each tile, and the images at them.
 
         Args:
@@ -76,25 +76,25 @@ class Placer:
         """
         if tokens.count(self.image) != sum(picture.cut.tiles for picture in pictures):
             raise BadRequest(name, "must not hold the model's own token for images", WORDS[self.traits.family].image)
-        made: list[int] = []
+        placed: list[int] = []
         images: list[PreparedImage] = []
         each, at = self.traits.tokens_per_tile, 0
         for picture in pictures:
             places: list[tuple[int, int]] = []
             for _ in range(picture.cut.tiles):
                 found = tokens.index(self.image, at)
-                made += tokens[at:found]
-                places.append((len(made), each))
-                made += [self.image] * each
+                placed += tokens[at:found]
+                places.append((len(placed), each))
+                placed += [self.image] * each
                 at = found + 1
-            start = places[0][0] - 1
-            while made[start] != self.first:
+            start = places[0][0] - 1  # where what stands for the image begins: at the nearest such token before its first place
+            while placed[start] != self.first:
                 start -= 1
-            after = tokens.index(self.last, at) + 1 - at  # tokens that close it
+            after = tokens.index(self.last, at) + 1 - at  # tokens behind its last place that stand for it too
             shape = picture.cut.tiles, self.traits.tile, self.traits.tile
-            span = start, len(made) + after - start
+            span = start, len(placed) + after - start
             images.append(PreparedImage(picture.digest, tuple(places), span, shape, picture.pixels))
-        return (*made, *tokens[at:]), tuple(images)
+        return Placed((*placed, *tokens[at:]), tuple(images))
 
 
 def require_match(prompt: Prompt, images: int, token: int, name: str) -> None:

@@ -114,7 +114,10 @@ class ImageReader:
             Overloaded: too many are being read, or the machine is too busy.
             EngineFailed: none can be read.
         """
-        distinct = list({image.url: image for image in reversed(images)}.values())[::-1]
+        first_named: dict[str, Image] = {}
+        for image in images:
+            first_named.setdefault(image.url, image)
+        distinct = list(first_named.values())
         with _Files(self._waiting, tenant) as files:
             for image in itertools.filterfalse(_is_address, distinct):
                 files.take(image, len(image.url))
@@ -126,9 +129,12 @@ class ImageReader:
                 pixels = await self._tiles(distinct, blobs, cuts, traits)
             finally:
                 self._turns.release()
-        digests = await self._executor.run(tenant, lambda: [_digest(*one, traits) for one in zip(cuts, pixels, strict=True)])
-        found = zip(distinct, cuts, digests, pixels, strict=True)
-        return {image.url: Picture(cut, digest, tiles) for image, cut, digest, tiles in found}
+
+        def pictures() -> dict[str, Picture]:
+            read = zip(distinct, cuts, pixels, strict=True)
+            return {image.url: Picture(cut, _digest(cut, data, traits), data) for image, cut, data in read}
+
+        return await self._executor.run(tenant, pictures)
 
     def hold(self, images: Sequence[PreparedImage], tenant: str = "") -> None:
         """Count their pixels as long as they exist.
@@ -190,10 +196,14 @@ class ImageReader:
 
     async def _sizes(self, images: Sequence[Image], blobs: Sequence[bytes]) -> list[tuple[int, int]]:
         payloads = await self._decoded(images, messages.packed({"work": "sizes"}, blobs))
-        sizes = [messages.PAIR.unpack(payload) for payload in payloads if len(payload) == messages.PAIR.size]
-        for image, (width, height) in zip(images, sizes, strict=True):
+        sizes: list[tuple[int, int]] = []
+        for image, payload in zip(images, payloads, strict=True):
+            if len(payload) != messages.PAIR.size:
+                raise _refused(image, messages.DAMAGED)
+            width, height = messages.PAIR.unpack(payload)
             if not 1 <= width * height <= messages.MAX_PIXELS:
                 raise _too_large(image, width, height)
+            sizes.append((width, height))
         return sizes
 
     async def _tiles(self, images: Sequence[Image], blobs: Sequence[bytes], cuts: Sequence[Cut], traits: AnyTraits) -> list[bytes]:

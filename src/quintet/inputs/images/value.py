@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -23,3 +24,10 @@ class PreparedImage:
     span: tuple[int, int]
     shape: tuple[int, int, int]
     pixels: bytes
+
+
+class Placed(NamedTuple):
+    """A prompt's tokens, with all that stands for its images, and the images at them."""
+
+    tokens: tuple[int, ...]
+    images: tuple[PreparedImage, ...]
