@@ -143,7 +143,7 @@ def test_one_tenants_slow_guides_are_in_the_way_of_its_own_only() -> None:
         await asyncio.gather(*others)
         assert asked.index(b"REGEX\nx1") <= AT_ONCE + 1 and asked.index(b"REGEX\ny1") <= AT_ONCE + 2
         await asyncio.gather(*flood, return_exceptions=True)
-        assert not check._of and not check._checks
+        assert not check._running and not check._checks
 
     run(body)
 

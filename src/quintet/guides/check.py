@@ -11,6 +11,7 @@ import sys
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quintet.errors import BadRequest, Overloaded, TooManyRequests
 from quintet.forks.parent import Forks
@@ -42,9 +43,19 @@ _ENTRY_BYTES = 400  # of the table and of what holds an entry together, in CPyth
 _MANY = "Too many schemas and grammars are being checked; try again later."
 _OWN = "Too many schemas and grammars of this API key are being checked; try again later."
 
-Known = tuple[GuideKind, str]
-Key = tuple[str, GuideKind, str]
-"""A tenant's: whoever asks for what another's line holds already does not wait in that line."""
+
+class Content(NamedTuple):
+    """What a guide asks for, whichever field of a request it is in."""
+
+    kind: GuideKind
+    text: str
+
+
+class Key(NamedTuple):
+    """A tenant's check: whoever asks for what another's line holds already does not wait in that line."""
+
+    tenant: str
+    content: Content
 
 
 @dataclass(slots=True)
@@ -69,10 +80,10 @@ class GuideCheck:
     """Checks guides, each once however many ask for it, and remembers what came of it. One serves all models of a server."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Known, str | GuideError] = OrderedDict()
+        self._known: OrderedDict[Content, str | GuideError] = OrderedDict()
         self._bytes = 0
         self._checks: dict[Key, asyncio.Task[str | GuideError]] = {}
-        self._of: Counter[str] = Counter()  # checks, by tenant
+        self._running: Counter[str] = Counter()  # tenant -> how many of ``_checks`` are its
         self._turns = Turns(AT_ONCE)
         self.checked = Checked()
         self._processes = Forks("quintet.guides.process", WALL_S, "Schemas and grammars cannot be checked.")
@@ -88,7 +99,7 @@ class GuideCheck:
             TooManyRequests: this tenant has too many checked already.
             Overloaded: too many are being checked, or the machine is too busy.
         """
-        return {guide: await self._one(guide, tenant) for guide in dict.fromkeys(guides) if guide is not None}
+        return {guide: await self._translate(guide, tenant) for guide in dict.fromkeys(guides) if guide is not None}
 
     async def close(self) -> None:
         """End the processes, and whoever waits for them."""
@@ -97,52 +108,57 @@ class GuideCheck:
         await asyncio.gather(*self._checks.values(), return_exceptions=True)
         self._processes.close()
 
-    async def _one(self, guide: Guide, tenant: str) -> str:
-        known, key = (guide.kind, guide.text), (tenant, guide.kind, guide.text)
-        if known in self._known:
+    async def _translate(self, guide: Guide, tenant: str) -> str:
+        content = Content(guide.kind, guide.text)
+        if content in self._known:
             self.checked.known += 1
-            self._known.move_to_end(known)
-            result = self._known[known]
+            self._known.move_to_end(content)
+            result = self._known[content]
         else:
+            key = Key(tenant, content)
             result = await asyncio.shield(self._checks.get(key) or self._start(key))
         if isinstance(result, GuideError):
             raise BadRequest(guide.param, str(result), code="grammar_too_complex" if str(result) == TOO_COMPLEX else "invalid_value")
         return result
 
     def _start(self, key: Key) -> asyncio.Task[str | GuideError]:
-        tenant = key[0]
-        room, own = AT_ONCE + MAX_WAITING - len(self._checks) - 1, self._of[tenant]
-        if exceeds_share(tenant, own, 1, room):
+        room = AT_ONCE + MAX_WAITING - len(self._checks) - 1
+        if exceeds_share(key.tenant, self._running[key.tenant], 1, room):
             raise TooManyRequests(_OWN)
         if room < 0:
             raise Overloaded(_MANY)
         loop = asyncio.get_running_loop()
-        task, begun = loop.create_task(self._check(*key)), loop.time()
+        task, begun = loop.create_task(self._check(key)), loop.time()
         self._checks[key] = task
-        self._of[tenant] += 1
+        self._running[key.tenant] += 1
         task.add_done_callback(lambda _: self._done(key, loop.time() - begun))
         return task
 
     def _done(self, key: Key, seconds: float) -> None:
         task = self._checks.pop(key)
-        self._of -= Counter(key[:1])  # which drops a tenant that has none left
+        self._running[key.tenant] -= 1
+        if not self._running[key.tenant]:
+            del self._running[key.tenant]
         self.checked.seconds += seconds
         if task.cancelled() or task.exception() is not None:
             self.checked.failed += 1
             return
-        refused = isinstance(task.result(), GuideError)
-        self.checked.refused += refused
-        self.checked.taken += not refused
-        self._keep((key[1], key[2]), task.result())
-        if isinstance(task.result(), _NoAnswerError):
-            asyncio.get_running_loop().call_later(DEATH_S, self._forget, (key[1], key[2]))
+        result = task.result()
+        if isinstance(result, GuideError):
+            self.checked.refused += 1
+        else:
+            self.checked.taken += 1
+        self._keep(key.content, result)
+        if isinstance(result, _NoAnswerError):
+            asyncio.get_running_loop().call_later(DEATH_S, self._forget, key.content)
 
-    async def _check(self, tenant: str, kind: GuideKind, text: str) -> str | GuideError:
+    async def _check(self, key: Key) -> str | GuideError:
+        kind, text = key.content
         encoded = text.encode("utf-8", "surrogatepass")
         if len(encoded) > MAX_BYTES:
             return GuideError(f"must be at most {MAX_BYTES} bytes")
         await self._processes.start()  # before the wait is timed: that it takes long is no other guide's fault
-        await self._turn(tenant)
+        await self._turn(key.tenant)
         try:
             reply = await self._answer(kind.name.encode() + b"\n" + encoded)
         finally:
@@ -164,24 +180,24 @@ class GuideCheck:
         try:
             await asyncio.wait_for(self._turns.acquire(tenant), WAIT_S)
         except TimeoutError:
-            raise TooManyRequests(_OWN) if tenant and self._of[tenant] > AT_ONCE else Overloaded(_MANY) from None
+            raise TooManyRequests(_OWN) if tenant and self._running[tenant] > AT_ONCE else Overloaded(_MANY) from None
 
-    def _keep(self, known: Known, result: str | GuideError) -> None:
-        if known in self._known:  # two tenants asked for it
+    def _keep(self, content: Content, result: str | GuideError) -> None:
+        if content in self._known:  # two tenants asked for it
             return
-        self._known[known] = result
-        self._bytes += _size(known, result)
+        self._known[content] = result
+        self._bytes += _size(content, result)
         while len(self._known) > 1 and self._bytes > CACHE_BYTES:
             self._bytes -= _size(*self._known.popitem(last=False))
 
-    def _forget(self, known: Known) -> None:
-        if known in self._known:
-            self._bytes -= _size(known, self._known.pop(known))
+    def _forget(self, content: Content) -> None:
+        if content in self._known:
+            self._bytes -= _size(content, self._known.pop(content))
 
 
 class _NoAnswerError(GuideError):
     """The check ended without one."""
 
 
-def _size(known: Known, result: str | GuideError) -> int:
-    return _ENTRY_BYTES + sys.getsizeof(known[1]) + sys.getsizeof(str(result))
+def _size(content: Content, result: str | GuideError) -> int:
+    return _ENTRY_BYTES + sys.getsizeof(content.text) + sys.getsizeof(str(result))

@@ -69,7 +69,7 @@ class _Kept:
         return max(self.grown, self.least)
 
     def looked_at(self) -> bool:
-        """The next mask's growth is."""
+        """Whether the growth by the next mask is looked at."""
         self.masks += 1
         return self.masks <= EXACT or self.masks % EVERY == 0
 
@@ -145,13 +145,14 @@ class Guides:
             Whether there is room for that. If not, it is one of the largest, and all that is followed takes far too much.
         """
         kept = self._kept.get(grammar)
-        crowded = kept is not None and kept.bytes > CACHE_BYTES // SHARE and self.crowded and not self._made_room(grammar)
+        is_large = kept is not None and kept.bytes > CACHE_BYTES // SHARE
+        has_room = not (is_large and self.crowded) or self._made_room(grammar)
         if kept is None or not kept.looked_at():
-            yield not crowded
+            yield has_room
             return
         before = heap.in_use()
         try:
-            yield not crowded
+            yield has_room
         finally:
             grown = heap.in_use() - before
             with self._lock:
@@ -200,7 +201,7 @@ class Guides:
         self._bytes += kept.bytes - before
 
     def _settle(self) -> None:
-        """What was forgotten, and has lost its last follower since."""
+        """Count no more what was forgotten, and has lost its last follower since."""
         followed = []
         for users, size in self._forgotten:
             if users:
@@ -211,7 +212,7 @@ class Guides:
         self._forgotten = followed
 
     def _drop(self, new: str) -> None:
-        """The one that was not used for longest, while they take too much."""
+        """Drop those that were not used for longest, until they do not take too much; never a ``new`` one, or one that is followed."""
         self._settle()
         if self._bytes <= CACHE_BYTES:
             return
@@ -223,7 +224,7 @@ class Guides:
             self._dropped += size
 
     def _made_room(self, new: str) -> bool:
-        """Those that nobody follows any more go, which may be enough."""
+        """Drop those that nobody follows any more; whether that is enough."""
         with self._lock:
             self._drop(new)
         return not self.crowded

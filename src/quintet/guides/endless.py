@@ -23,12 +23,12 @@ def endless(names: Iterable[str], ends: Callable[[str, Set[str]], bool]) -> Set[
     Args:
         ends: whether one does if these do.
     """
-    left, found = list(names), set[str]()
+    left, ending = list(names), set[str]()
     for _ in range(ROUNDS):
         waiting, left = left[::-1], []
         for name in waiting:
-            if ends(name, found):
-                found.add(name)
+            if ends(name, ending):
+                ending.add(name)
             else:
                 left.append(name)
         if len(left) == len(waiting):
@@ -59,8 +59,10 @@ def _ending(node: Node, live: Set[str]) -> Node | None:
         case Name(name):
             return node if name in live else None
         case Times(inner, least, most):
-            made = _ending(inner, live)
-            return Times(made, least, most) if made is not None else None if least else Sequence(())
+            ending = _ending(inner, live)
+            if ending is not None:
+                return Times(ending, least, most)
+            return None if least else Sequence(())
     parts = [_ending(part, live) for part in node.parts]
     kept = tuple(part for part in parts if part is not None)
     if isinstance(node, Choice):
@@ -117,9 +119,9 @@ def _fits(schema: object, live: Set[str], *, deep: bool = True) -> bool:
 
 def _object_fits(schema: dict[str, object], live: Set[str]) -> bool:
     properties = schema.get("properties")
+    named = properties if isinstance(properties, dict) else {}
     others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
-    of = properties if isinstance(properties, dict) else {}
-    return all(_fits(of.get(name, others), live) for name in _list(schema, "required") if isinstance(name, str))
+    return all(_fits(named.get(name, others), live) for name in _list(schema, "required") if isinstance(name, str))
 
 
 def _array_fits(schema: dict[str, object], live: Set[str]) -> bool:

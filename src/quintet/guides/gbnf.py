@@ -22,6 +22,7 @@ _LEXEME = re.compile(
 )
 _CHARACTER = re.compile(r"\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\.|.", re.DOTALL)
 _CODES = {"x": 4, "u": 6, "U": 10}
+"""Characters of an escape by a code, all in all."""
 _SIGNS = {"\\t": "\t", "\\r": "\r", "\\n": "\n", "\\\\": "\\", '\\"': '"', "\\[": "[", "\\]": "]"}
 _TIMES = re.compile(r"\{\s*([0-9]+)\s*(,?)\s*([0-9]*)\s*\}")
 _MEANT = {"is": "::=", "line": "the end of the rule", "close": ")", "name": "the name of a rule"}
@@ -175,21 +176,23 @@ def _times(inner: Node, sign: str) -> Times:
     found = _TIMES.fullmatch(sign)
     if found is None:
         raise ValueError(f"{sign[:20]} is no number of times")
-    least, comma, most = found.groups()
-    bound = int(most) if most else None if comma else int(least)
-    if (most and not comma) or (bound is not None and bound < int(least)):
+    least, most = int(found[1]), int(found[3] or 0)
+    has_comma, has_most = bool(found[2]), bool(found[3])
+    if has_most and (not has_comma or most < least):
         raise ValueError(f"{sign[:20]} is no number of times")
-    return Times(inner, int(least), bound)
+    if not has_comma:  # {3}
+        return Times(inner, least, least)
+    return Times(inner, least, most if has_most else None)
 
 
 def _class(inside: str) -> Chars:
     """Source, parse_sequence: ``-`` makes a range unless the class ends there, ``^`` stands for all others where it comes first."""
-    given = list(_codes(inside.removeprefix("^")))
-    signs = _CHARACTER.findall(inside.removeprefix("^"))
+    codes = list(_codes(inside.removeprefix("^")))
+    signs = _CHARACTER.findall(inside.removeprefix("^"))  # as they are written: an escaped ``-`` makes no range
     ranges, at = list[Range](), 0
-    while at < len(given):
-        step = 3 if at + 2 < len(given) and signs[at + 1] == "-" else 1
-        ranges.append((given[at], given[at + step - 1]))
+    while at < len(codes):
+        step = 3 if at + 2 < len(codes) and signs[at + 1] == "-" else 1
+        ranges.append((codes[at], codes[at + step - 1]))
         at += step
     if any(first > last for first, last in ranges):
         raise ValueError(f"[{inside[:20]}] has a range from its end")
@@ -197,11 +200,12 @@ def _class(inside: str) -> Chars:
 
 
 def _others(ranges: list[Range]) -> list[Range]:
-    made, begin = [], 0
+    """What is in none of them; some of these ranges may be empty, their last code point before their first."""
+    others, begin = [], 0
     for first, last in sorted(ranges):
-        made.append((begin, first - 1))
+        others.append((begin, first - 1))
         begin = max(begin, last + 1)
-    return [*made, (begin, _LAST)]
+    return [*others, (begin, _LAST)]
 
 
 def _only(code: int) -> tuple[Range, ...]:
@@ -210,26 +214,28 @@ def _only(code: int) -> tuple[Range, ...]:
 
 def _without_surrogates(ranges: list[Range]) -> tuple[Range, ...]:
     """In order and apart, and without what UTF-8 has no bytes for."""
-    made: list[Range] = []
+    joined: list[Range] = []
     for first, last in sorted(ranges):
         for begin, end in ((first, min(last, _SURROGATES[0] - 1)), (max(first, _SURROGATES[1] + 1), last)):
-            if begin <= end:
-                if made and begin <= made[-1][1] + 1:
-                    made[-1] = (made[-1][0], max(made[-1][1], end))
-                else:
-                    made.append((begin, end))
-    if not made:
+            if begin > end:
+                continue
+            if joined and begin <= joined[-1][1] + 1:
+                joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+            else:
+                joined.append((begin, end))
+    if not joined:
         raise ValueError("there is a class of no character")
-    return tuple(made)
+    return tuple(joined)
 
 
 def _codes(text: str) -> Iterator[int]:
-    for one in _CHARACTER.findall(text):
-        if one[1:2] in _CODES and len(one) == _CODES[one[1]]:
-            if (code := int(one[2:], 16)) > _LAST:
-                raise ValueError(f"{one} is no code point")
+    """The code point of each character, which may be written as an escape."""
+    for written in _CHARACTER.findall(text):
+        if written[1:2] in _CODES and len(written) == _CODES[written[1]]:
+            if (code := int(written[2:], 16)) > _LAST:
+                raise ValueError(f"{written} is no code point")
             yield code
-        elif len(one) == 2 and one not in _SIGNS:
-            raise ValueError(f"Invalid escape sequence {one}")
+        elif len(written) == 2 and written not in _SIGNS:
+            raise ValueError(f"Invalid escape sequence {written}")
         else:
-            yield ord(_SIGNS.get(one, one))
+            yield ord(_SIGNS.get(written, written))

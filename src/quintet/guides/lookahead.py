@@ -80,11 +80,15 @@ def _banned(body: str) -> str | None:
     return None
 
 
-def _but(one: str) -> str:
+def _but(atom: str) -> str:
     """Every character but those of an atom; empty = it is not such a one."""
-    if one.startswith("[") and one.endswith("]"):
-        escaped = "\\" * (one[2:3] == "^")  # a member, which would be the sign of what is not in the set
-        return f"[{escaped}{one[2:]}" if one.startswith("[^") else f"[^{one[1:]}"
-    if len(one) == 1:
-        return "" if one in ".^$()|*+?{" else f"[^\\{one}]" if one in "]\\-" else f"[^{one}]"
-    return f"[^{one}]" if one.startswith("\\") and one[1:2] not in ("b", "B") else ""
+    if atom.startswith("[^") and atom.endswith("]"):
+        # A first member ^ would become the sign of what is not in the set.
+        return f"[\\{atom[2:]}" if atom[2] == "^" else f"[{atom[2:]}"
+    if atom.startswith("[") and atom.endswith("]"):
+        return f"[^{atom[1:]}"
+    if len(atom) == 1:
+        if atom in ".^$()|*+?{":
+            return ""
+        return f"[^\\{atom}]" if atom in "]\\-" else f"[^{atom}]"
+    return f"[^{atom}]" if atom.startswith("\\") and atom[1:2] not in ("b", "B") else ""

@@ -42,7 +42,7 @@ def from_ecma(pattern: str) -> str:
             raise PatternError(pattern[atom.start() : atom.start() + 8])
         quantified = bool(quantifier) or bool(group) or text in "|^$"
         if escape:
-            made.append(_escape(text, ""))
+            made.append(_escape(text))
         elif members:
             made.append(_set(text))
         elif text == ".":
@@ -60,21 +60,25 @@ def _set(text: str) -> str:
     for member in _MEMBER.finditer(text, len(start), len(text) - 1):
         if member[0] == "--":
             raise PatternError(text)
-        made.append(_escape(member[0], r"\x08") if member[1] else rf"\{member[0]}" if member[0] in "[&~^" else member[0])
+        if member[1]:
+            made.append(_escape(member[0], backspace=r"\x08"))
+        else:
+            made.append(rf"\{member[0]}" if member[0] in "[&~^" else member[0])
     return _writable("".join([*made, "]"]))
 
 
 def _writable(members: str) -> str:
+    """A set without ``_CONTROLS``."""
     return f"[{members}&&[^{_CONTROLS}]]"
 
 
-def _escape(text: str, b: str) -> str:
-    """An escape; ``b`` is what ``\\b`` stands for, if it is not a boundary."""
+def _escape(text: str, backspace: str = "") -> str:
+    """An escape; ``backspace`` is what ``\\b`` stands for inside a set, as it is a boundary elsewhere."""
     letter = text[1:2]
     if letter in ("s", "S"):
         return _writable(f"[{'^' * (letter == 'S')}{_SPACE}]")
-    if letter == "b" and b:
-        return b
+    if letter == "b" and backspace:
+        return backspace
     if not letter or (letter.isalnum() and letter not in _SAME) or (letter in "xupP" and len(text) == 2):
         raise PatternError(text)
     if letter in ("p", "P"):

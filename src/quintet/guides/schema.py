@@ -34,12 +34,13 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
 }
 """Keywords that the compiler refuses, with values that restrict nothing, which generators of schemas write."""
 
-_PARTNERS: Mapping[str, str] = {
-    **{"patternProperties": "additionalProperties", "items": "additionalItems"},
-    **{"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"},  # draft 4: true there is about the bound here
-    **{"additionalProperties": "patternProperties", "additionalItems": "items"},
-    **{"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"},
-}
+_PAIRS = (
+    ("patternProperties", "additionalProperties"),
+    ("items", "additionalItems"),
+    ("minimum", "exclusiveMinimum"),  # draft 4: true there is about the bound here
+    ("maximum", "exclusiveMaximum"),
+)
+_PARTNERS: Mapping[str, str] = dict(_PAIRS) | {second: first for first, second in _PAIRS}
 """Keywords of which one says what the other means. The compiler reads a schema piece by piece, and each ``anyOf``, ``allOf``, ``oneOf``,
 ``enum``, ``const`` and ``$ref`` ends a piece: what stands behind it is read without what stands before it."""
 
@@ -156,8 +157,10 @@ def _refuse(part: Part, *, nested: bool) -> None:
     if isinstance(least, int | float) and least > max(1, named):
         raise SchemaError("must not use minProperties above 1 and above the number of required ones, which cannot be enforced")
     for key in ("const", "enum", "required", "properties"):
-        names = list(part[key]) if key == "properties" and isinstance(part.get(key), dict) else part.get(key)  # type: ignore[call-overload]
-        if any(_unwritable(one, value=key in ("const", "enum")) for one in _scalars(names) if isinstance(one, str)):
+        value = part.get(key)
+        if key == "properties" and isinstance(value, dict):
+            value = list(value)  # their names alone
+        if any(_unwritable(text, value=key in ("const", "enum")) for text in _scalars(value) if isinstance(text, str)):
             raise SchemaError(f"must not have control characters in {key} other than \\b \\f \\n \\r \\t")
     for key, number in _inexact(part):
         raise SchemaError(f"must not have the number {number} in {key}, which cannot be enforced exactly")
@@ -222,33 +225,33 @@ def _rewritten(schema: object, never: Set[str]) -> object:
         return schema
     if (to := target(schema)) is not None and to in never:
         return False
-    made: Part = {}
+    part: Part = {}
     for key, value in _keywords(schema):
         if value in _NOTHING.get(key, ()):
             continue
         if key in _MAPS and isinstance(value, dict):
             named = _pattern if key == "patternProperties" else str
-            made[key] = {named(name): _rewritten(part, never) for name, part in value.items()}
+            part[key] = {named(name): _rewritten(inner, never) for name, inner in value.items()}
         elif key in _LISTS and isinstance(value, list):
-            made[key] = [_rewritten(part, never) for part in value]
+            part[key] = [_rewritten(inner, never) for inner in value]
         elif key in _SCHEMAS:
-            made[key] = _rewritten(value, never)
+            part[key] = _rewritten(value, never)
         else:
-            made[key] = value
-    also = list(_neighbours(made))
-    if isinstance(pattern := made.get("pattern"), str):
-        made["pattern"], *ahead = (_pattern(each) for each in without_lookahead(pattern))
+            part[key] = value
+    also = list(_neighbours(part))
+    if isinstance(pattern := part.get("pattern"), str):
+        part["pattern"], *ahead = (_pattern(each) for each in without_lookahead(pattern))
         also += [{"pattern": each} for each in ahead]
-    form = made.get("format")
+    form = part.get("format")
     if isinstance(form, str) and form in _FORMATS:
-        del made["format"]
+        del part["format"]
         also += _FORMATS[form]
     elif isinstance(form, str) and form in _INTEGER_FORMATS:  # the compiler still refuses the format of a string
         also.append(_INTEGER_FORMATS[form])
     if also:
-        others = made.get("allOf", [])
-        made["allOf"] = [*others, *also] if isinstance(others, list) else others
-    return made
+        others = part.get("allOf", [])
+        part["allOf"] = [*others, *also] if isinstance(others, list) else others
+    return part
 
 
 def _keywords(part: Part) -> Iterator[tuple[str, object]]:

@@ -47,9 +47,8 @@ def notation(text: str) -> str:
     plain = _not_recursive(named)
     rules = {name: rules[name] for name in _used(named)}
     try:
-        room = [MOST_OF_ONE if "root" in plain else MOST_NODES]
-        inlined = {name: rules[name] for name in rules if name in plain}
-        whole = {name: _inlined(rules[name], inlined, room) for name in rules if name not in plain or name == "root"}
+        inliner = _Inliner({name: rules[name] for name in rules if name in plain}, MOST_OF_ONE if "root" in plain else MOST_NODES)
+        whole = {name: inliner.inlined(rules[name]) for name in rules if name not in plain or name == "root"}
         return _written(whole, {whole["root"]} if "root" in plain else _cut(whole))
     except (_TooLargeError, RecursionError):
         return _written(rules, set())
@@ -67,8 +66,8 @@ def _not_recursive(named: Mapping[str, Iterable[str]]) -> set[str]:
     waits = {name: set(needed) for name, needed in named.items()}
     users: dict[str, list[str]] = {name: [] for name in named}
     for name, needed in waits.items():
-        for one in needed:
-            users[one].append(name)
+        for used in needed:
+            users[used].append(name)
     ready = [name for name, needed in waits.items() if not needed]
     for name in ready:  # which grows meanwhile
         for user in users[name]:
@@ -82,27 +81,43 @@ def _used(named: Mapping[str, Iterable[str]]) -> Iterable[str]:
     """The rules that the first leads to, itself before all."""
     found, todo = {"root": None}, ["root"]
     for name in todo:  # which grows meanwhile
-        new = [one for one in named[name] if one not in found]
+        new = [used for used in named[name] if used not in found]
         found |= dict.fromkeys(new)
         todo += new
     return found
 
 
-def _inlined(node: Node, rules: Mapping[str, Node], room: list[int]) -> Node:
-    """With these rules in place of their names, and each node in one place only."""
-    room[0] -= 1
-    if room[0] < 0:
-        raise _TooLargeError
-    match node:
-        case Chars(ranges):
-            return Chars(ranges)
-        case Sequence(parts):
-            return Sequence(tuple(_inlined(part, rules, room) for part in parts))
-        case Choice(parts):
-            return Choice(tuple(_inlined(part, rules, room) for part in parts))
-        case Times(inner, least, most):
-            return Times(_inlined(inner, rules, room), least, most)
-    return _inlined(rules[node.name], rules, room) if node.name in rules else node
+class _Inliner:
+    """Puts rules in place of their names.
+
+    Args:
+        rules: these; other names stay.
+        most: nodes of all that is made.
+    """
+
+    def __init__(self, rules: Mapping[str, Node], most: int) -> None:
+        self._rules = rules
+        self._left = most
+
+    def inlined(self, node: Node) -> Node:
+        """The same texts; each node of it is in one place only.
+
+        Raises:
+            _TooLargeError: there would be more than ``most`` nodes.
+        """
+        self._left -= 1
+        if self._left < 0:
+            raise _TooLargeError
+        match node:
+            case Chars(ranges):
+                return Chars(ranges)
+            case Sequence(parts):
+                return Sequence(tuple(self.inlined(part) for part in parts))
+            case Choice(parts):
+                return Choice(tuple(self.inlined(part) for part in parts))
+            case Times(inner, least, most):
+                return Times(self.inlined(inner), least, most)
+        return self.inlined(self._rules[node.name]) if node.name in self._rules else node
 
 
 def _cut(rules: Mapping[str, Node]) -> Set[Node]:
@@ -141,17 +156,18 @@ class _Places:
         self._number: dict[Node, int] = {}
         self._bytes: list[int] = []  # the first ones of a place's characters, as a set
         self._ends: dict[Node, _Ends] = {}
-        self._of: dict[str, _Ends] = dict.fromkeys(rules, _NONE)
+        self._rule_ends: dict[str, _Ends] = dict.fromkeys(rules, _NONE)
         self.regular: set[Node] = set()
         for node in rules.values():
             self._enter(node)
         before: dict[str, _Ends] = {}
-        while before != self._of:
-            before = self._of
-            self._of = {name: self._found(node) for name, node in rules.items()}
-        self._left = MOST_STEPS
+        while before != self._rule_ends:
+            before = self._rule_ends
+            self._rule_ends = {name: self._found(node) for name, node in rules.items()}
+        self._left = MOST_STEPS  # of ``too_greedy``, however often it is asked
 
     def _enter(self, node: Node) -> None:
+        """Number the places in a node, and say of it and its parts whether they are regular."""
         match node:
             case Chars(ranges):
                 self._number[node] = len(self._bytes)
@@ -165,11 +181,12 @@ class _Places:
             self.regular.add(node)
 
     def _found(self, node: Node) -> _Ends:
+        """The node's ends, as far as those of the rules that it names are known."""
         match node:
             case Chars():
                 made = _Ends(False, place := 1 << self._number[node], place)
             case Name(name):
-                made = self._of[name]
+                made = self._rule_ends[name]
             case Sequence(parts):
                 made = _Ends(empty=True, first=0, last=0)
                 for part in parts:
@@ -178,7 +195,7 @@ class _Places:
                     made = _Ends(made.empty and then.empty, first, then.last | (made.last if then.empty else 0))
             case Choice(parts):
                 each = [self._found(part) for part in parts]
-                made = _Ends(any(one.empty for one in each), _union(one.first for one in each), _union(one.last for one in each))
+                made = _Ends(any(ends.empty for ends in each), _union(ends.first for ends in each), _union(ends.last for ends in each))
             case Times(inner, least, most):
                 made = self._found(inner)
                 made = _Ends(made.empty or least == 0, made.first, made.last) if most != 0 else _Ends(empty=True, first=0, last=0)
@@ -192,26 +209,27 @@ class _Places:
             after.enter(node, None)
         self._left -= after.steps
         ends, goes_on = (list(map(self._first_bytes, places)) for places in (after.ends, after.inside))
-        starts = self._of["root"].first
-        todo, seen, done, found = [(starts, starts)], set[tuple[int, int]](), [0] * len(self._bytes), set[Node]()
+        starts = self._rule_ends["root"].first
+        # Pairs of places to which one text may have come: looked at in sets, each place of the one with each of the other.
+        todo, seen, done, greedy = [(starts, starts)], set[tuple[int, int]](), [0] * len(self._bytes), set[Node]()
         while todo:
-            ones, others = todo.pop()
-            for one in _bits(ones):
-                new = others & ~done[one]
-                done[one] |= new
+            places, others = todo.pop()
+            for place in _bits(places):
+                new = others & ~done[place]
+                done[place] |= new
                 self._left -= 1 + new.bit_count()
                 if self._left < 0:
                     return self.regular
                 for other in _bits(new):
-                    if not self._bytes[one] & self._bytes[other]:
+                    if not self._bytes[place] & self._bytes[other]:
                         continue
-                    if ends[one] & goes_on[other]:
-                        found.add(after.terminal[other])
-                    for together in ((after.inside[one], after.inside[other]), (after.next[one], after.next[other])):
+                    if ends[place] & goes_on[other]:
+                        greedy.add(after.terminal[other])
+                    for together in ((after.inside[place], after.inside[other]), (after.next[place], after.next[other])):
                         if all(together) and together not in seen:
                             seen.add(together)
                             todo.append(together)
-        return found
+        return greedy
 
     def _first_bytes(self, places: int) -> int:
         return _union(self._bytes[place] for place in _bits(places))
@@ -225,7 +243,7 @@ class _After:
     """
 
     def __init__(self, ends: Mapping[Node, _Ends], number: Mapping[Node, int], terminals: Set[Node]) -> None:
-        self._at, self._number, self._terminals = ends, number, terminals
+        self._ends_of, self._number, self._terminals = ends, number, terminals
         self.inside = [0] * len(number)
         """In the same terminal."""
         self.next = [0] * len(number)
@@ -243,13 +261,13 @@ class _After:
             case Sequence(parts):
                 last = 0
                 for part in parts:
-                    then = self._at[part]
+                    then = self._ends_of[part]
                     self._add(last, then.first, terminal, then.first)
                     last = then.last | (last if then.empty else 0)
             case Times(inner, least, most) if most is None or most > 1:
-                then = self._at[inner]
+                then = self._ends_of[inner]
                 for part in inner.parts if isinstance(inner, Choice) else (inner,):
-                    again = self._at[part]
+                    again = self._ends_of[part]
                     joined = most is None and least <= 1 and isinstance(part, Times) and part.most is None and part.least <= 1
                     self._add(again.last, then.first, terminal, then.first & ~again.first if joined else then.first)
         for part in _parts(node):
@@ -315,7 +333,7 @@ def _regex(node: Node) -> str:
     match node:
         case Chars(ranges):
             inside = "".join(_character(first) + (f"-{_character(last)}" if first < last else "") for first, last in ranges)
-            return inside if _one(node) else f"[{inside}]"
+            return inside if _is_single(node) else f"[{inside}]"
         case Sequence(parts):
             return "".join(_regex(part) for part in parts)
         case Choice(parts):
@@ -325,7 +343,7 @@ def _regex(node: Node) -> str:
     raise AssertionError(node)
 
 
-def _one(node: Chars) -> bool:
+def _is_single(node: Chars) -> bool:
     return node.ranges[0][0] == node.ranges[-1][1]
 
 

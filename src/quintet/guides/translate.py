@@ -69,20 +69,29 @@ def verify(kind: GuideKind, grammar: str) -> None:
         _walk(first.copy(), random.Random(seed))
 
 
+_END = 256
+"""Of a vocabulary in which each byte is a token the one that ends a text."""
+
+
 @cache
 def _over_bytes() -> Compiler:
-    return Compiler([*(bytes([byte]) for byte in range(256)), b""], frozenset({256}), 257, TRIED_FUEL)
+    return Compiler([*(bytes([byte]) for byte in range(_END)), b""], frozenset({_END}), _END + 1, TRIED_FUEL)
 
 
 def _walk(matcher: Matcher, rng: random.Random) -> None:
-    mask = np.zeros(9, np.uint32)
+    """Follow a guide for ``_WALK_BYTES``, or to its end, by any token that may come.
+
+    Raises:
+        GuideError: nothing can follow, or it is too complex to say what.
+    """
+    mask = np.zeros(_END // 32 + 1, np.uint32)
     for _ in range(_WALK_BYTES):
         if not matcher.fill(mask):
             if matcher.error in _NOTHING_FOLLOWS:
                 raise GuideError("must admit some text, and not come to where nothing can follow")
             raise GuideError(f"must be less complex: {_line(matcher.error)}")
         token = rng.choice(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
-        if token == 256:
+        if token == _END:
             return
         if not matcher.consume(token):
             raise GuideError(f"must be less complex: {_line(matcher.error)}")
@@ -161,7 +170,7 @@ _SOURCE = re.compile(r"\n\s*\d+ \| ")
 _REPEATED = re.compile(r'^invalid regex "(?:\\.|[^"\\])*" \([^)]*\): ', re.DOTALL)
 _PARSED = re.compile(r"^regex parse error:\n {4}(?P<regex>.*)\n {4}(?P<before> *)\^.*\nerror: (?P<reason>.*)")
 _ONE_OF = "oneOf constraints are not supported"  # and it goes on with an option that no request can set
-_AT = 20
+_SHOWN = 20  # characters of a regular expression, from where it is wrong
 
 
 def _line(text: str, limit: int = 160) -> str:
@@ -171,7 +180,7 @@ def _line(text: str, limit: int = 160) -> str:
     """
     told = _REPEATED.sub("", _SOURCE.split(_PLACE.sub("", text))[0])
     if parsed := _PARSED.match(told):
-        told = f"{parsed['reason']}: {parsed['regex'][len(parsed['before']) :][:_AT]}"
+        told = f"{parsed['reason']}: {parsed['regex'][len(parsed['before']) :][:_SHOWN]}"
     elif told.startswith(_ONE_OF):
         told = "oneOf of schemas that may hold at once; have them exclude each other, or use anyOf"
     flat = " ".join(told.split()).rstrip(".")
