@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 TIMEOUT_S = 30.0
 """Without a byte for so long, a connection is given up; and a server that brings fewer than ``SLOWEST`` in that time, too."""
 SLOWEST = 30_000
+"""Bytes; see ``TIMEOUT_S``."""
 TRIES = 4
 """How often in a row a download may break off without a byte gained."""
 PAUSE_S = 0.5
@@ -45,6 +47,33 @@ class _NotHereError(Exception):
     """This place cannot give the file."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where files may be found.
+
+    Args:
+        address: or a folder's path.
+        is_index: it has a page for each project; else it is itself a page, or a folder, of files.
+    """
+
+    address: str
+    is_index: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """A page that names files.
+
+    Args:
+        base: its own address, after redirections.
+        media: its media type.
+    """
+
+    base: str
+    text: bytes
+    media: str
+
+
 def fetch(wanted: Wanted, sources: Sources, part: Path, report: Report) -> Path:
     """The file, whole and of the right hash: ``part``, or where it lies on this machine already.
 
@@ -57,9 +86,10 @@ def fetch(wanted: Wanted, sources: Sources, part: Path, report: Report) -> Path:
     """
     troubles: list[str] = []
     with _client(sources) as client:
-        for place, is_index in [*((link, False) for link in sources.links), *((index, True) for index in sources.indexes)]:
+        places = [_Place(link, is_index=False) for link in sources.links] + [_Place(index, is_index=True) for index in sources.indexes]
+        for place in places:
             try:
-                address = _find(client, place, is_index, wanted)
+                address = _find(client, place, wanted)
                 return _local(address, wanted) if _is_local(address) else _download(client, address, wanted, part, report)
             except _NotHereError as error:
                 troubles.append(str(error))
@@ -95,22 +125,22 @@ def _path(place: str) -> Path:
     return Path(url2pathname(urlsplit(place).path)) if place.startswith("file:") else expanded(place)
 
 
-def _find(client: Client, place: str, is_index: bool, wanted: Wanted) -> str:
+def _find(client: Client, place: _Place, wanted: Wanted) -> str:
     """The file's address, or its path, as a place has it."""
-    if _is_local(place):
-        folder = _path(place)
-        page = folder / wanted.project / "index.html" if is_index else folder
-        if page.is_dir():
-            return str(page / wanted.file)
-        if not page.is_file():
-            raise _NotHereError(f"{public(place)} does not have {wanted.project}")
-        base, text, media = page.absolute().as_uri(), page.read_bytes(), "text/html"
+    if _is_local(place.address):
+        folder = _path(place.address)
+        file = folder / wanted.project / "index.html" if place.is_index else folder
+        if file.is_dir():
+            return str(file / wanted.file)
+        if not file.is_file():
+            raise _NotHereError(f"{public(place.address)} does not have {wanted.project}")
+        page = _Page(file.absolute().as_uri(), file.read_bytes(), "text/html")
     else:
-        base, text, media = _page(client, f"{place.rstrip('/')}/{wanted.project}/" if is_index else place)
-    for address in _addresses(base, text, media):
+        page = _page(client, f"{place.address.rstrip('/')}/{wanted.project}/" if place.is_index else place.address)
+    for address in _addresses(page):
         if unquote(urlsplit(address).path.rpartition("/")[2]) == wanted.file:
-            return _with_login(place, address)
-    raise _NotHereError(f"{public(place)} does not name it")
+            return _with_login(place.address, address)
+    raise _NotHereError(f"{public(place.address)} does not name it")
 
 
 def _with_login(place: str, address: str) -> str:
@@ -120,13 +150,12 @@ def _with_login(place: str, address: str) -> str:
     return urlunsplit(found._replace(netloc=asked.netloc)) if same and "@" in asked.netloc else address
 
 
-def _page(client: Client, address: str) -> tuple[str, bytes, str]:
-    """A page's own address after redirections, its bytes, and its media type."""
+def _page(client: Client, address: str) -> _Page:
     for attempt in range(TRIES):
         try:
             with _asked(client, address, {"accept": _ACCEPT}) as response:
                 text = b"".join(_bounded(response.iter_bytes(), _PAGE_BYTES, address))
-                return str(response.url), text, response.headers.get("content-type", "")
+                return _Page(str(response.url), text, response.headers.get("content-type", ""))
         except _BrokenOffError as error:
             if attempt == TRIES - 1:
                 raise _NotHereError(str(error)) from error
@@ -136,14 +165,14 @@ def _page(client: Client, address: str) -> tuple[str, bytes, str]:
 
 def _bounded(blocks: Iterator[bytes], limit: int, address: str) -> Iterator[bytes]:
     """The blocks, unless they come to more than ``limit`` bytes, or drip."""
-    size, since, mark = 0, time.monotonic(), SLOWEST
+    size, since, due = 0, time.monotonic(), SLOWEST  # ``due``: the size that is wanted within ``TIMEOUT_S`` from ``since`` on
     for block in blocks:
         size += len(block)
         if size > limit:
             raise _NotHereError(f"{public(address)} gives more than {limit} bytes")
         now = time.monotonic()
-        if size >= mark:
-            since, mark = now, size + SLOWEST
+        if size >= due:
+            since, due = now, size + SLOWEST
         elif now - since > TIMEOUT_S:
             raise _NotHereError(f"{public(address)} is too slow")
         yield block
@@ -168,15 +197,15 @@ def _asked(client: Client, address: str, headers: dict[str, str]) -> Iterator[Re
         raise _BrokenOffError(f"{public(address)} cannot be reached ({reason}): check the network, or the proxy") from error
 
 
-def _addresses(base: str, text: bytes, media: str) -> list[str]:
+def _addresses(page: _Page) -> list[str]:
     """Every file that a page of an index names, in JSON (PEP 691) or HTML (PEP 503)."""
-    if media.startswith(_JSON):
+    if page.media.startswith(_JSON):
         try:
-            return [urljoin(base, file["url"]) for file in json.loads(text)["files"]]
+            return [urljoin(page.base, file["url"]) for file in json.loads(page.text)["files"]]
         except (ValueError, LookupError, TypeError) as error:
-            raise _NotHereError(f"{public(base)} is no page of an index") from error
-    links = _Links(base)
-    links.feed(text.decode("utf-8", "replace"))
+            raise _NotHereError(f"{public(page.base)} is no page of an index") from error
+    links = _Links(page.base)
+    links.feed(page.text.decode("utf-8", "replace"))
     return links.found
 
 

@@ -12,8 +12,8 @@ from quintet.models.spec import LayerSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
-    """Layers i with ``start <= i % every < stop``."""
+class EveryFew:
+    """Layers i with ``start <= i % every < stop``, such as every fourth: ``EveryFew(4, 3, 4)``."""
 
     every: int
     start: int
@@ -34,7 +34,7 @@ class Windows:
         scaled: their rotation is stretched as the others' is.
     """
 
-    layers: Some
+    layers: EveryFew
     size: int = 0
     base: float = 0.0
     scaled: bool = True
@@ -89,7 +89,7 @@ class Family:
     long_rope: bool = False
     windows: Windows | None = None
     experts: Experts | None = None
-    unrotated: Some | None = None
+    unrotated: EveryFew | None = None
     embed_by_width: bool = False
     scale_by_width: int = 0
     layer_norm: bool = False
@@ -117,7 +117,7 @@ FAMILIES = {
     # Its first files have neither caps nor window in their keys: converters did not write them yet, and every model of it has these.
     "gemma2": Family(
         layer=LayerSpec(activation="gelu", post_norm=True),
-        windows=Windows(Some(2, 0, 1), size=4096),
+        windows=Windows(EveryFew(2, 0, 1), size=4096),
         embed_by_width=True,
         scale_by_width=46,
         reads=frozenset(_CAPS),
@@ -125,7 +125,7 @@ FAMILIES = {
     ),
     "gemma3": Family(
         layer=LayerSpec(activation="gelu", post_norm=True, qk_norm="head"),
-        windows=Windows(Some(6, 0, 5), base=10000.0, scaled=False),
+        windows=Windows(EveryFew(6, 0, 5), base=10000.0, scaled=False),
         embed_by_width=True,
         scale_by_width=62,
         reads=frozenset({"final_logit_softcapping"}),
@@ -138,7 +138,7 @@ FAMILIES = {
     # Post-norms only; the third generation is the same architecture with windows, and its stretched rotation is that of the other layers.
     "olmo2": Family(
         layer=LayerSpec(pre_norm=False, post_norm=True, qk_norm="full"),
-        windows=Windows(Some(4, 0, 3), scaled=False),
+        windows=Windows(EveryFew(4, 0, 3), scaled=False),
         whole_factor=True,
     ),
     # llama.cpp's graph leaves the window out too: converters write it for models that were trained without one.
@@ -150,7 +150,7 @@ FAMILIES = {
         layer=LayerSpec(activation="gelu", gated=False, o_bias=True, ffn_bias=True),
         qkv_bias=True,
         layer_norm=True,
-        windows=Windows(Some(1, 0, 1)),
+        windows=Windows(EveryFew(1, 0, 1)),
         ignored=frozenset({"attention.layer_norm_rms_epsilon"}),
     ),
     # Softmax over those experts alone that are taken is the same as normalising what they have of all. YaRN's ramp is not rounded, as in
@@ -159,10 +159,10 @@ FAMILIES = {
         layer=LayerSpec(activation="swiglu_oai", o_bias=True, ffn_bias=True, sinks=True),
         qkv_bias=True,
         truncate=False,
-        windows=Windows(Some(2, 0, 1)),
+        windows=Windows(EveryFew(2, 0, 1)),
         experts=Experts(own_width=True),
         ffn_norm="post_attention_norm",
     ),
     "seed_oss": Family(qkv_bias=None, ffn_norm="post_attention_norm"),
-    "smollm3": Family(interleaved=True, unrotated=Some(4, 3, 4)),
+    "smollm3": Family(interleaved=True, unrotated=EveryFew(4, 3, 4)),
 }

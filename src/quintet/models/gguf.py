@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,15 +61,31 @@ def open_model(path: Path) -> ModelFile:
     Raises:
         ModelError: not readable, not GGUF, damaged, not whole, or asking for something this server does not implement.
     """
-    metadata, infos, readers = _join(files := [_Reader(part) for part in split_parts(path)])
+    files = [_Reader(part) for part in split_parts(path)]
+    metadata, infos, readers = _join(files)
     spec = read_spec(metadata, infos, lambda name: readers[name].floats(name, infos[name]))
     places = expected_tensors(spec, metadata, infos)
     tensors = {ours: readers[place.tensor].tensor(place, infos[place.tensor]) for ours, place in places.items()}
     return ModelFile(metadata, spec, tensors, forgetting([file.map for file in files]))
 
 
-def open_tensors(path: Path) -> tuple[Metadata, Mapping[str, TensorInfo], Callable[[TensorInfo], memoryview], Callable[[], None]]:
-    """A GGUF file of any architecture: its keys, its tensors, what reads the bytes of one, and ``ModelFile.forget``.
+@dataclass(frozen=True, slots=True)
+class TensorFile:
+    """An open GGUF file of any architecture.
+
+    Args:
+        read: the bytes of a tensor.
+        forget: see ``ModelFile``.
+    """
+
+    metadata: Metadata
+    infos: Mapping[str, TensorInfo]
+    read: Callable[[TensorInfo], memoryview]
+    forget: Callable[[], None]
+
+
+def open_tensors(path: Path) -> TensorFile:
+    """Open a GGUF file of any architecture.
 
     Raises:
         ModelError: not readable, not GGUF, damaged, or with a tensor of a type that is not read.
@@ -77,7 +94,7 @@ def open_tensors(path: Path) -> tuple[Metadata, Mapping[str, TensorInfo], Callab
     metadata, infos = reader.header()
     for name, info in infos.items():
         reader.check_type(name, info)
-    return metadata, infos, reader.raw, forgetting([reader.map])
+    return TensorFile(metadata, infos, reader.raw, forgetting([reader.map]))
 
 
 def read_metadata(path: Path) -> Metadata:

@@ -190,8 +190,13 @@ def _cached(repo_id: str) -> Mapping[str, Path]:
 
 
 def _fetched(repo_id: str) -> Mapping[str, Path]:
-    """Every file of a repository that is here."""
-    return {name: path for repo in _repos() if repo.repo_id == repo_id for _, here in _revisions(repo) for name, path in here.items()}
+    """Every file of a repository that is here; of several revisions the newest."""
+    files: dict[str, Path] = {}
+    for repo in _repos():
+        if repo.repo_id == repo_id:
+            for _, here in _revisions(repo):
+                files |= here
+    return files
 
 
 def _fetch(reference: HubReference, report: Report) -> StoredModel:
@@ -235,7 +240,9 @@ def _download(reference: HubReference, files: Sequence[RemoteFile], name: str, r
         rest = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         report.note(f"fetching {HUB}{reference.repo}:{missing[0].name}{rest}: {human(need)}, to {_cache()}")
         check_space(_cache(), need)
-    done, total, fresh, places = 0, sum(file.size for file in files), [], []
+    done, total = 0, sum(file.size for file in files)
+    fresh: list[RemoteFile] = []
+    places: list[Path] = []
     for file in files:
         with file_errors(_cache()), _marked(reference.repo, before.get(file.name), file):
             with _hub_errors(reference):

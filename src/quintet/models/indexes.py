@@ -21,6 +21,20 @@ PYPI = "https://pypi.org/simple"
 
 
 @dataclass(frozen=True, slots=True)
+class _UvOptions:
+    """What uv is told.
+
+    Args:
+        main: its main index; empty = none is set.
+        extra: its other indexes.
+    """
+
+    main: str = ""
+    extra: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
     """Where to look for packages.
 
@@ -44,14 +58,14 @@ def sources(environ: Mapping[str, str]) -> Sources:
         ModelError: a configuration file that cannot be read.
     """
     pip = _pip_options(environ)
-    uv_main, uv_extra, uv_links = _uv_options(environ)
-    extra = [*uv_extra, *pip.get("extra-index-url", "").split()]
+    uv = _uv_options(environ)
+    extra = [*uv.extra, *pip.get("extra-index-url", "").split()]
     if environ.get("UV_OFFLINE", "0").lower() in ("1", "true") or pip.get("no-index", "0").lower() in ("1", "true", "yes", "on"):
         extra, main = [], []
     else:
-        main = [uv_main or pip.get("index-url", "").strip() or PYPI]
+        main = [uv.main or pip.get("index-url", "").strip() or PYPI]
     return Sources(
-        links=tuple(dict.fromkeys([*uv_links, *pip.get("find-links", "").split()])),
+        links=tuple(dict.fromkeys([*uv.links, *pip.get("find-links", "").split()])),
         indexes=tuple(dict.fromkeys([*main, *extra])),
         certificates=pip.get("cert", ""),
         proxy=pip.get("proxy", ""),
@@ -103,34 +117,31 @@ def _at_home(file: str) -> list[Path]:
     return []
 
 
-def _uv_options(environ: Mapping[str, str]) -> tuple[str, list[str], list[str]]:
-    """uv's main index (empty: none is set), its others, and its links; ``UV_INDEX`` may name an index as ``name=address``."""
+def _uv_options(environ: Mapping[str, str]) -> _UvOptions:
+    """What the environment and its configuration files say; ``UV_INDEX`` may name an index as ``name=address``."""
     main = environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL") or ""
     extra = [*environ.get("UV_INDEX", "").split(), *environ.get("UV_EXTRA_INDEX_URL", "").split()]
     links = environ.get("UV_FIND_LINKS", "").replace(",", " ").split()
     own = environ.get("UV_CONFIG_FILE", "")
     usual = [] if environ.get("UV_NO_CONFIG") else [*_configured(environ, "uv/uv.toml"), Path("/etc/uv/uv.toml")]
     for path in [Path(own)] if own else usual:
-        file_main, file_extra, file_links = _uv_file(path)
-        main = main or file_main
-        extra += file_extra
-        links += file_links
-    return _address(main), [_address(one) for one in extra], links
+        file = _uv_file(path)
+        main = main or file.main
+        extra += file.extra
+        links += file.links
+    return _UvOptions(_address(main), tuple(map(_address, extra)), tuple(links))
 
 
-def _uv_file(path: Path) -> tuple[str, list[str], list[str]]:
+def _uv_file(path: Path) -> _UvOptions:
     """The same of one configuration file. The options of ``[pip]`` are for uv's ``pip`` commands alone."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         named: list[dict[str, str]] = table.get("index", [])
-        main = next((one["url"] for one in named if one.get("default")), "") or table.get("index-url", "")
-        return (
-            main,
-            [*(one["url"] for one in named if not one.get("default")), *table.get("extra-index-url", [])],
-            table.get("find-links", []),
-        )
+        main = next((index["url"] for index in named if index.get("default")), "") or table.get("index-url", "")
+        extra = [index["url"] for index in named if not index.get("default")]
+        return _UvOptions(main, (*extra, *table.get("extra-index-url", [])), (*table.get("find-links", []),))
     except FileNotFoundError:
-        return "", [], []
+        return _UvOptions()
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise _unreadable(path, error) from error
 

@@ -196,7 +196,7 @@ class Pretokenizer:
                 plain = plain or _plain_spaces(text)
             ends = _cut(pattern, collapsed if stage.collapsed else plain, ends, stage.tail)
         starts = [0, *ends]
-        return [text[a:b] for a, b in zip(starts, ends, strict=False)]
+        return [text[start:end] for start, end in zip(starts, ends, strict=False)]
 
 
 def _cut(pattern: re.Pattern[str] | re.Pattern[bytes], view: str | bytes, ends: list[int], tail: bool) -> list[int]:
@@ -207,13 +207,13 @@ def _cut(pattern: re.Pattern[str] | re.Pattern[bytes], view: str | bytes, ends: 
     for end in ends:
         if end - start > 1:  # a single character cannot be cut
             for match in find(view, start, end):  # type: ignore[arg-type]
-                a, b = match.span()
-                if tail and b != end:
+                begin, stop = match.span()
+                if tail and stop != end:
                     continue
-                if a > start:
-                    add(a)
-                add(b)
-                start = b
+                if begin > start:
+                    add(begin)
+                add(stop)
+                start = stop
         if start < end:
             add(end)
             start = end
@@ -222,7 +222,7 @@ def _cut(pattern: re.Pattern[str] | re.Pattern[bytes], view: str | bytes, ends: 
 
 @functools.cache
 def _runs() -> tuple[list[int], list[int]]:
-    """Where each run of code points of one class ends, and its class."""
+    """Where each run of code points of one class ends, and its class; out of ``unicode_classes.RUNS``, where its form is told."""
     ends, kinds = [], []
     value = shift = end = 0
     for byte in zlib.decompress(base64.b85decode(classes.RUNS)):

@@ -196,9 +196,9 @@ class _Reading:
     def _windowed(self) -> frozenset[int]:
         """The layers with a window: every so many, or as the file lists them."""
         assert self._family.windows is not None
-        key, some = self._key(PATTERN), self._family.windows.layers
+        key = self._key(PATTERN)
         if key not in self._meta:
-            return frozenset(i for i in range(self._count) if i in some)
+            return frozenset(i for i in range(self._count) if i in self._family.windows.layers)
         if isinstance(self._meta.get(key), memoryview):  # of booleans, as llama.cpp's converters write it
             return frozenset(i for i, windowed in enumerate(self._meta.numbers(key, self._count, flags=True) or ()) if windowed)
         period = self._meta.integer(key, low=0, high=1 << 16)

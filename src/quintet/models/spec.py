@@ -189,10 +189,12 @@ class RawTensor:
     @property
     def data(self) -> memoryview:
         """All bytes in one place: a copy if they are several pieces."""
-        first = self.pieces[0]
+        first, *others = self.pieces
         if isinstance(first, Made):
             return memoryview(first.make())
-        return first if len(self.pieces) == 1 else memoryview(b"".join(piece for piece in self.pieces if isinstance(piece, memoryview)))
+        if not others:
+            return first
+        return memoryview(b"".join(piece for piece in self.pieces if isinstance(piece, memoryview)))
 
 
 Tensors = Mapping[str, RawTensor]

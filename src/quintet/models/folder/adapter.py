@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from quintet.errors import ModelError, shorten
 from quintet.models.files import Map, file_errors, is_folder, open_regular
@@ -26,36 +27,49 @@ Shapes = Mapping[str, tuple[int, ...]]
 """Of tensors, by their names."""
 
 
+class _NamedRank(NamedTuple):
+    """A rank that the settings have for a name.
+
+    Args:
+        place: among all that the settings have for names: of those that match, PEFT takes the first.
+        patterns_before: how many of ``_Ranks.patterns`` go before it.
+    """
+
+    place: int
+    rank: int
+    patterns_before: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Ranks:
     """What an adapter's settings say of its ranks.
 
     Args:
-        all: of any matrix that nothing else is said of.
-        plain: end of a matrix's name -> its place (of those that match, PEFT takes the first), its rank, and how many of ``patterns``
-            go before it.
+        default: of any matrix that nothing else is said of.
+        named: by the ends of matrices' names.
         patterns: different ranks of what regular expressions match. Which that is, is not asked: one could be made that takes for ever.
         turned: the model's matrices are stored turned (``fan_in_fan_out``): as many rows as numbers are read.
         several: all of them where a pair may hold a matrix for each of a layer's experts, side by side, and ranks go by names that are
             not its own; else empty.
     """
 
-    all: int
-    plain: Mapping[str, tuple[int, int, int]]
+    default: int
+    named: Mapping[str, _NamedRank]
     patterns: tuple[int, ...]
     turned: bool
     several: tuple[int, ...]
 
     @property
     def largest(self) -> int:
-        return max(self.all, *self.patterns, *(rank for _, rank, _ in self.plain.values()), 0)
+        return max(self.default, *self.patterns, *(named.rank for named in self.named.values()), 0)
 
     def of(self, module: str) -> tuple[int, ...]:
         """What a matrix's may be."""
         if self.several:
             return self.several
-        _, rank, before = min((self.plain[end] for end in _ends(module) if end in self.plain), default=(0, self.all, len(self.patterns)))
-        return tuple(dict.fromkeys((rank, *self.patterns[:before])))
+        unnamed = _NamedRank(0, self.default, len(self.patterns))
+        first = min((self.named[end] for end in _ends(module) if end in self.named), default=unnamed)
+        return tuple(dict.fromkeys((first.rank, *self.patterns[: first.patterns_before])))
 
 
 def rank_of(folder: Path) -> int:
@@ -121,19 +135,18 @@ def _ranks(folder: Path) -> _Ranks:
     settings = Settings(CONFIG, read_document(folder / CONFIG), {})
     if settings.text("peft_type") != "LORA":
         raise settings.error("peft_type", "must be LORA", settings.text("peft_type"))
-    plain: dict[str, tuple[int, int, int]] = {}
+    named: dict[str, _NamedRank] = {}
     patterns: dict[int, None] = {}
-    section = settings.section("rank_pattern")
-    for index, key in enumerate(section.unasked() if section else ()):
-        assert section is not None
+    section = settings.section("rank_pattern") or Settings(CONFIG, {}, {})
+    for place, key in enumerate(section.unasked()):
         rank, end = section.integer(key, high=MAX_RANK), key.replace("\\.", ".")
         if _PLAIN.fullmatch(end):
-            plain.setdefault(end, (index, rank, len(patterns)))
+            named.setdefault(end, _NamedRank(place, rank, len(patterns)))
         else:
             patterns[rank] = None
-    own = settings.integer("r", high=MAX_RANK)
-    every = tuple({own, *patterns, *(rank for _, rank, _ in plain.values())}) if settings.get("target_parameters") else ()
-    return _Ranks(own, plain, tuple(patterns), settings.get("fan_in_fan_out") is True, every)
+    default = settings.integer("r", high=MAX_RANK)
+    several = tuple({default, *patterns, *(one.rank for one in named.values())}) if settings.get("target_parameters") else ()
+    return _Ranks(default, named, tuple(patterns), settings.get("fan_in_fan_out") is True, several)
 
 
 def _ends(module: str) -> Iterator[str]:

@@ -295,10 +295,13 @@ class _Reading:
     def _check_activation(self) -> None:
         config, kind = self._config, self._kind
         gelu = FAMILIES[kind.architecture].layer.activation == "gelu"
-        # The first Gemma's files say gelu and mean its tanh form, which they were trained with.
-        allowed = ("gelu_pytorch_tanh", *(("gelu",) if kind.architecture == "gemma" else ())) if gelu else ("silu", "swish")
-        own = gelu and kind.architecture != "starcoder2"  # Gemma's own key
-        key = "hidden_activation" if own and not (kind.architecture == "gemma" and "hidden_act" in config) else "hidden_act"
+        first_gemma = kind.architecture == "gemma"
+        allowed = ("gelu_pytorch_tanh",) if gelu else ("silu", "swish")
+        if first_gemma:  # its files say gelu and mean its tanh form, which they were trained with
+            allowed = ("gelu_pytorch_tanh", "gelu")
+        key = "hidden_act"
+        if gelu and kind.architecture != "starcoder2" and not (first_gemma and "hidden_act" in config):
+            key = "hidden_activation"  # Gemma's own
         found = config.text(key, allowed[0])
         config.know("hidden_act", "hidden_activation")
         if found not in allowed:

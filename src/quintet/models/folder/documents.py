@@ -52,12 +52,13 @@ def parse_object(what: str, raw: bytes | memoryview) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"key {quoted(twice)} is there twice")
-    return found
+    """An object of which no key is there twice."""
+    members: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in members:
+            raise ValueError(f"key {quoted(key)} is there twice")
+        members[key] = value
+    return members
 
 
 def _no_constant(name: str) -> NoReturn:

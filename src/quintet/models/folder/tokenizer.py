@@ -138,10 +138,10 @@ def build_folder_tokenizer(folder: Path, think: tuple[str, str] | None = None, *
 def _encode(library: tokenizers.Tokenizer, text: str) -> list[int]:
     require_unicode(text)
     with _one_line():
-        found: list[int] = library.encode_batch_fast([text], add_special_tokens=False)[
-            0
-        ].ids  # of its calls one that lets other threads run
-    return found
+        # Of its calls one that lets other threads run.
+        (encoding,) = library.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
+    return ids
 
 
 def _load(document: dict[str, Any], added: tuple[Added, ...]) -> tokenizers.Tokenizer:

@@ -175,15 +175,17 @@ class _Reading:
         if name == "unk_token":
             return None
         token = next((source[f"{name}_id"] for source in self._sources if source.get(f"{name}_id") is not None), None)
-        return next(self._counts(CONFIG, f"{name}_id", token), None)
+        return next(self._ids(CONFIG, f"{name}_id", token), None)
 
     def _ends(self) -> Iterator[int]:
         for file, source in ((GENERATION, self._generation), *((CONFIG, source) for source in self._sources)):
-            yield from self._counts(file, "eos_token_id", source.get("eos_token_id"))
+            yield from self._ids(file, "eos_token_id", source.get("eos_token_id"))
 
-    def _counts(self, file: str, key: str, value: object) -> Iterator[int]:
-        """One id or several; -1 is nobody's."""
-        for token in value if isinstance(value, list) else [] if value is None else [value]:
+    def _ids(self, file: str, key: str, value: object) -> Iterator[int]:
+        """One id or several, or none; -1 is nobody's."""
+        if value is None:
+            return
+        for token in value if isinstance(value, list) else [value]:
             if type(token) is not int or not -1 <= token < 1 << 31:
                 raise ModelError(f"{file}: {quoted(key)} must be a token's id, or a list of such, got {shorten(value)}.")
             if 0 <= token < self._size:
@@ -203,16 +205,18 @@ class _Reading:
 
     def _controls(self) -> Iterator[tuple[str, dict[str, bool]]]:
         """Texts of control tokens that tokenizer_config.json names, with their flags."""
-        lists = [(name, self._settings.get(name)) for name in LISTS]
-        several = [
-            (name, one)
-            for name, found in lists
-            for one in (found.values() if isinstance(found, dict) else found if isinstance(found, list) else ())
-        ]
-        for name, one in (*((name, self._settings.get(name)) for name in (*ROLES, *OTHER_ROLES)), *several):
-            text = one.get("content") if isinstance(one, dict) else one
-            if isinstance(text, str) and text:
-                yield text, _flags(TOKENIZER_CONFIG, name, one) if isinstance(one, dict) else {}
+        named: list[tuple[str, object]] = [(name, self._settings.get(name)) for name in (*ROLES, *OTHER_ROLES)]
+        for name in LISTS:
+            listed = self._settings.get(name)
+            if isinstance(listed, dict):
+                named += [(name, token) for token in listed.values()]
+            elif isinstance(listed, list):
+                named += [(name, token) for token in listed]
+        for name, token in named:
+            if isinstance(token, str) and token:
+                yield token, {}
+            elif isinstance(token, dict) and isinstance(text := token.get("content"), str) and text:
+                yield text, _flags(TOKENIZER_CONFIG, name, token)
 
     def _values(self, texts: dict[int, str], added: dict[int, Added], roles: dict[str, int | None]) -> dict[str, Value]:
         fallback = isinstance(self._model, dict) and self._model.get("byte_fallback") is True

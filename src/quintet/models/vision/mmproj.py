@@ -87,10 +87,11 @@ def open_mmproj(path: Path, text_hidden: int) -> VisionFile:
     Raises:
         ModelError: not readable, damaged, of another model, or asking for something this server does not implement.
     """
-    metadata, infos, read, forget = open_tensors(path)
-    spec = read_spec(metadata, text_hidden)
-    stored = {name: Stored(info.type, info.shape[::-1], read(info)) for name, info in infos.items()}
-    return VisionFile(metadata.file, spec, collect(metadata.file, spec, stored, _spelling(spec, stored)), forget)
+    opened = open_tensors(path)
+    spec = read_spec(opened.metadata, text_hidden)
+    stored = {name: Stored(info.type, info.shape[::-1], opened.read(info)) for name, info in opened.infos.items()}
+    name = opened.metadata.file
+    return VisionFile(name, spec, collect(name, spec, stored, _spelling(spec, stored)), opened.forget)
 
 
 def read_spec(meta: Metadata, text_hidden: int) -> VisionSpec:
@@ -124,8 +125,8 @@ def _colours(meta: Metadata, key: str) -> Colours:
     found = meta.numbers(key, 3)
     if found is None:
         raise meta.error(key, "is missing")
-    red, green, blue = (float(one) for one in found)
-    if not all(math.isfinite(one) for one in (red, green, blue)):
+    red, green, blue = (float(colour) for colour in found)
+    if not all(map(math.isfinite, (red, green, blue))):
         raise meta.error(key, "must be finite numbers", found)
     return red, green, blue
 
