@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from quintet.backends.native.schedule.images import Encodings, Given, Key, PendingImage, PromptImages
+from quintet.backends.native.schedule.images import Encodings, Given, Key, PendingImage, PromptImages, ShownPrompt
 from quintet.backends.native.schedule.sequence import Group
 from quintet.inputs.images.value import PreparedImage
 
@@ -125,7 +125,7 @@ class TestTurns:
     def waiting(self, encodings: Encodings, *who: tuple[str, int, str, bytes]) -> PendingImage | None:
         """Tenant, request, image and salt of each."""
         return encodings.next(
-            (tenant, request, PromptImages((image(name, (0, 4)),), salt, encodings), 0) for tenant, request, name, salt in who
+            ShownPrompt(tenant, request, PromptImages((image(name, (0, 4)),), salt, encodings), 0) for tenant, request, name, salt in who
         )
 
     def test_an_image_that_was_begun_is_gone_on_with_while_it_is_wanted(self) -> None:
@@ -156,7 +156,7 @@ class TestTurns:
     def test_only_images_that_are_not_behind_are_wanted(self) -> None:
         encodings = Encodings()
         prompt = PromptImages((image("a", (2, 4)), image("b", (8, 4))), b"", encodings)
-        assert [job.key if (job := encodings.next([("", 1, prompt, at)])) else None for at in (0, 5, 6, 11, 12)] == [
+        assert [job.key if (job := encodings.next([ShownPrompt("", 1, prompt, at)])) else None for at in (0, 5, 6, 11, 12)] == [
             key("a"),
             key("a"),
             key("b"),
@@ -171,7 +171,7 @@ class TestKept:
         encodings = Encodings(most=2 * size)
         needed = PromptImages((image("needed", (0, 4)),), b"", encodings)
         for name in ("needed", "a", "b", "c"):
-            encodings.next([("", 1, needed, 0)])
+            encodings.next([ShownPrompt("", 1, needed, 0)])
             encodings.rows(key("a"))
             encodings.keep(key(name), rows(4))
         assert [encodings.rows(key(name)) is not None for name in ("needed", "a", "b", "c")] == [True, True, False, True]
@@ -179,9 +179,9 @@ class TestKept:
     def test_all_that_nobody_needs_can_be_shed(self) -> None:
         encodings = Encodings()
         needed = PromptImages((image("needed", (0, 4)),), b"", encodings)
-        encodings.next([("", 1, needed, 0)])
+        encodings.next([ShownPrompt("", 1, needed, 0)])
         encodings.keep(key("needed"), rows(4))
         encodings.keep(key("a"), rows(4))
-        encodings.next([("", 1, needed, 0)])
+        encodings.next([ShownPrompt("", 1, needed, 0)])
         encodings.shed()
         assert [encodings.rows(key(name)) is not None for name in ("needed", "a")] == [True, False]

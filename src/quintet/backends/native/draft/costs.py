@@ -10,6 +10,7 @@ and machine, and decides how far to draft. So it is measured, in classes of rows
 from __future__ import annotations
 
 from bisect import bisect_left
+from typing import NamedTuple
 
 from quintet.backends.native.draft.drafter import FREE_ROWS
 
@@ -22,27 +23,44 @@ HIGHEST = 3.0
 _BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
 
+class _Average(NamedTuple):
+    """What was seen of a class of steps.
+
+    Args:
+        rows, seconds: means, in which later steps count more.
+        steps: how many there were.
+    """
+
+    rows: float
+    seconds: float
+    steps: int
+
+
 class Costs:
     """Seconds of a step of one model, by the rows that it computes."""
 
     def __init__(self) -> None:
-        self._points: dict[int, tuple[float, float, int]] = {}  # class -> mean rows, mean seconds, steps seen
+        self._averages: dict[int, _Average] = {}  # by the class of a step, its place in ``_BOUNDS``
         self._steps = 0
         self._last: dict[int, int] = {}  # class -> the step at which it was seen last
 
     def __bool__(self) -> bool:
-        return bool(self._points)
+        return bool(self._averages)
 
     def learn(self, rows: int, seconds: float) -> None:
         """A step of so many rows took so long."""
         self._steps += 1
         place = bisect_left(_BOUNDS, rows)
         self._last[place] = self._steps
-        mean_rows, mean, seen = self._points.get(place, (0.0, 0.0, 0))
-        weight = max(RATE, 1 / (seen + 1))
-        if seen:
-            seconds = min(seconds, HIGHEST * mean)
-        self._points[place] = mean_rows + (rows - mean_rows) * weight, mean + (seconds - mean) * weight, seen + 1
+        known = self._averages.get(place)
+        if known is None:
+            self._averages[place] = _Average(rows, seconds, 1)
+            return
+        seconds = min(seconds, HIGHEST * known.seconds)
+        weight = max(RATE, 1 / (known.steps + 1))
+        self._averages[place] = _Average(
+            known.rows + (rows - known.rows) * weight, known.seconds + (seconds - known.seconds) * weight, known.steps + 1
+        )
 
     def age(self, rows: int) -> int:
         """Steps since one of about so many rows was seen; all of them if none was."""
@@ -50,19 +68,19 @@ class Costs:
 
     def of(self, rows: float) -> float:
         """Seconds of a step of so many rows; 0 as long as nothing was learnt."""
-        points = sorted(self._points.values())
+        points = sorted(self._averages.values())
         if not points:
             return 0.0
-        place = next((at for at, point in enumerate(points) if point[0] >= rows), len(points))
+        place = next((at for at, point in enumerate(points) if point.rows >= rows), len(points))
         if 0 < place < len(points):
-            (low, before, _), (high, after, _) = points[place - 1], points[place]
-            return before + (after - before) * (rows - low) / (high - low)
-        known, seconds, _ = points[min(place, len(points) - 1)]
-        slope = seconds / (known + FREE_ROWS)
+            low, high = points[place - 1], points[place]
+            return low.seconds + (high.seconds - low.seconds) * (rows - low.rows) / (high.rows - low.rows)
+        nearest = points[min(place, len(points) - 1)]
+        slope = nearest.seconds / (nearest.rows + FREE_ROWS)
         if place and len(points) > 1:  # beyond the last: as from the one before it
-            low, before, _ = points[-2]
-            slope = max(0.0, (seconds - before) / (known - low))
-        return seconds + (rows - known) * slope
+            before = points[-2]
+            slope = max(0.0, (nearest.seconds - before.seconds) / (nearest.rows - before.rows))
+        return nearest.seconds + (rows - nearest.rows) * slope
 
     def row(self, rows: int, more: int = 8) -> float:
         """Seconds of one row more than so many, at least 0; over the next few, as single differences are lost in what is measured."""

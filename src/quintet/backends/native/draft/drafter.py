@@ -13,7 +13,7 @@ Why: docs/decisions/0003-scheduling.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from quintet.backends.native.draft.lookup import Lookup
 from quintet.prediction import Follower, Predicted
@@ -53,6 +53,16 @@ class AcceptanceRate:
         return int(math.log(worth) / math.log(min(max(self._share, 0.01), 0.99)))
 
 
+def matching(guess: Iterable[int], drawn: Iterable[int]) -> int:
+    """How many tokens of a guess were drawn, from the first on."""
+    count = 0
+    for guessed, token in zip(guess, drawn, strict=False):
+        if guessed != token:
+            break
+        count += 1
+    return count
+
+
 class Drafter:
     """Draws on a guide, if there is one and it says anything, then on a prediction, as long as the output follows it, and else on the
     sequence's own tokens.
@@ -65,10 +75,10 @@ class Drafter:
         self._lookup = Lookup(prompt)
         self._follower = Follower(Predicted(prediction)) if prediction else None
         self._seen = 0  # tokens of the output that the index has
-        self._found, self._predicted, self._jumped = AcceptanceRate(0.5), AcceptanceRate(0.8), AcceptanceRate(0.8)
-        self._source = self._found
+        self._lookup_rate, self._prediction_rate, self._guide_rate = AcceptanceRate(0.5), AcceptanceRate(0.8), AcceptanceRate(0.8)
+        self._rate = self._lookup_rate  # of the source that the guess is from
         self._guess: list[int] = []
-        self._at = 0  # in the output, where the guess begins
+        self._guess_start = 0  # in the output
 
     def draft(self, output: Sequence[int], most: int, sequences: int, jump: Callable[[], list[int]]) -> list[int]:
         """At most ``most`` tokens with which the output may go on.
@@ -83,13 +93,13 @@ class Drafter:
         if self._follower:
             for token in output[self._seen :]:
                 self._follower.feed(token)
-        self._seen = self._at = len(output)
-        self._guess, self._source = jump(), self._jumped
+        self._seen = self._guess_start = len(output)
+        self._guess, self._rate = jump(), self._guide_rate
         if not self._guess and self._follower:
-            self._guess, self._source = list(self._follower.guess(most)), self._predicted
+            self._guess, self._rate = list(self._follower.guess(most)), self._prediction_rate
         if not self._guess:
-            self._guess, self._source = self._lookup.guess(most), self._found
-        return self._guess[: min(most, self._source.length(sequences))]
+            self._guess, self._rate = self._lookup.guess(most), self._lookup_rate
+        return self._guess[: min(most, self._rate.length(sequences))]
 
     def silent(self, token: int) -> bool:
         """Whether there will be no guess after this token, the next of the output; no guide is asked."""
@@ -97,13 +107,9 @@ class Drafter:
 
     def likely(self, count: int) -> float:
         """Of the last draft's first tokens, how many are expected to be right."""
-        return self._source.likely(count)
+        return self._rate.likely(count)
 
     def _judge(self, output: Sequence[int]) -> None:
-        drawn = output[self._at :]
-        right = 0
-        for guessed, token in zip(self._guess, drawn, strict=False):
-            if guessed != token:
-                break
-            right += 1
-        self._source.learn(right, wrong=right < min(len(self._guess), len(drawn)))
+        drawn = output[self._guess_start :]
+        right = matching(self._guess, drawn)
+        self._rate.learn(right, wrong=right < min(len(self._guess), len(drawn)))

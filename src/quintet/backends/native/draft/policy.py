@@ -164,7 +164,7 @@ class Policy:
         for place in range(right + wrong):
             self.confidence.learn(probabilities[place], right=place < right)
             self._seen += 1
-            self.share = learnt(self.share, right=place < right, rate=max(_SHARED_RATE, 1 / self._seen))
+            self.share = averaged(self.share, right=place < right, rate=max(_SHARED_RATE, 1 / self._seen))
 
     def settle(self, sequences: int, rows: int, drafted: int, accepted: int, draft_s: float, step_s: float) -> None:
         """A step is done in which so many sequences decoded.
@@ -186,6 +186,6 @@ class Policy:
         self._account = min(left, SAVED_STEPS * self.target.of(1))
 
 
-def learnt(share: float, *, right: bool, rate: float = _RATE) -> float:
-    """An average of outcomes with one more."""
+def averaged(share: float, *, right: bool, rate: float = _RATE) -> float:
+    """The share of tokens that were right, with one more of them."""
     return share + (right - share) * rate

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Items
+
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.draft.policy import DEPTH, Policy
+from quintet.backends.native.draft.policy import DEPTH, Policy, averaged
 from quintet.backends.native.schedule.draft_pages import DraftPages
 from quintet.backends.native.schedule.sequence import Sequence
 
@@ -39,12 +41,24 @@ class DraftModel:
         if most <= 0 or not policy.known or policy.account < 0 or policy.due(sequences) or not self._reads(seq):
             return 0
         free = right * policy.worth(sequences) - found * policy.row_s(sequences)
-        share = policy.share if seq.share is None else seq.share
+        share = self.acceptance_rate(seq)
         gain, unread = policy.gain(share, most, sequences), self.pages.unread(seq)
         if gain > 0:
             saved = self._left(seq) * policy.saving(share, most, sequences)
             return most if gain > free and (unread <= PAGE or policy.reads(unread, saved)) else 0
         return min(most, TRIED) if share and not found and policy.tries(unread, sequences) else 0
+
+    def acceptance_rate(self, seq: Sequence) -> float:
+        """The share of its tokens that turn out right: the sequence's own, or as long as it has none that of all."""
+        return self.policy.share if seq.acceptance_rate is None else seq.acceptance_rate
+
+    def learn(self, seq: Sequence, probabilities: Items[float], right: int, *, wrong: bool) -> None:
+        """What became of a draft; see ``Policy.judge``."""
+        self.policy.judge(probabilities, right, wrong=wrong)
+        rate = self.acceptance_rate(seq)
+        for place in range(right + wrong):
+            rate = averaged(rate, right=place < right)
+        seq.acceptance_rate = rate
 
     def _reads(self, seq: Sequence) -> bool:
         """It can: all is text that it has tokens for, and where the next must conform it is known to what."""

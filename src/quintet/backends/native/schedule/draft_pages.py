@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import I32
+from quintet.backends.native.draft.drafter import matching
 from quintet.backends.native.schedule.kv import page_digest
 from quintet.backends.native.schedule.pages import BlockTables, PagePool
 from quintet.backends.native.schedule.sequence import Sequence, State
@@ -121,9 +122,7 @@ class DraftPages:
     def _settle(self, seq: Sequence, reading: Reading) -> None:
         """What was guessed is the sequence's own as far as it was drawn."""
         drawn = seq.slice(reading.sure, seq.length)
-        same = next((at for at, (one, other) in enumerate(zip(reading.guess, drawn, strict=False)) if one != other), None)
-        right = min(len(reading.guess), len(drawn)) if same is None else same
-        reading.computed = min(reading.computed, reading.sure + right)
+        reading.computed = min(reading.computed, reading.sure + matching(reading.guess, drawn))
         reading.sure, reading.guess = seq.length, []
 
     def _findable(self, seq: Sequence, index: int) -> int:

@@ -86,7 +86,7 @@ class Emitter:
     def end(self, seq: Sequence, finish: Finish, events: Events, error: str = "", blame: Blame = Blame.SERVER) -> None:
         """Emit a terminal event that carries no token."""
         group = seq.group
-        waited = 0.0 if seq.generated or group.echoed > group.start else group.waited
+        waited = 0.0 if seq.generated or group.echoed > group.echo_from else group.waited
         cached = group.cached or 0
         row = EventRow(seq.index, -1, None, (), False, finish, cached, error, waited, seq.drafts, blame, max(cached, group.reached))
         events.setdefault(seq.request_id, []).append(row)
@@ -112,7 +112,7 @@ class Emitter:
             first = group.members[0]
             own = zip(tokens, logprobs, tops, strict=True)
             rows: list[Row] = [ScoredRow(first.index, token, logprob, top, True) for token, logprob, top in own]
-            if start == group.start and group.waited:
+            if start == group.echo_from and group.waited:
                 rows[0] = EventRow(first.index, tokens[0], logprobs[0], tops[0], True, waited=group.waited)
             events.setdefault(first.request_id, []).extend(rows)
 

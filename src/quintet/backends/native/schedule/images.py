@@ -21,6 +21,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quintet.backends.native.core.types import F32
 from quintet.inputs.images.value import PreparedImage
@@ -80,6 +81,19 @@ class Given:
     spans: list[tuple[int, int]]
 
 
+class ShownPrompt(NamedTuple):
+    """A prompt with images that is being computed.
+
+    Args:
+        computed: positions from 0 on.
+    """
+
+    tenant: str
+    request_id: int
+    images: PromptImages
+    computed: int
+
+
 class Encodings:
     """The rows of images that are there, and whose turn it is to be encoded.
 
@@ -99,10 +113,10 @@ class Encodings:
 
     def rows(self, key: Key) -> F32 | None:
         """An image's, float32 [rows, width of the embedding], if they are there."""
-        found = self._rows.get(key)
-        if found is not None:
+        rows = self._rows.get(key)
+        if rows is not None:
             self._rows.move_to_end(key)
-        return found
+        return rows
 
     def keep(self, key: Key, rows: F32) -> None:
         """An image is encoded."""
@@ -113,29 +127,31 @@ class Encodings:
         """Drop what nobody is going to need for now."""
         self._shrink(0)
 
-    def next(self, wanted: Iterable[tuple[str, int, PromptImages, int]]) -> PendingImage | None:
+    def next(self, prompts: Iterable[ShownPrompt]) -> PendingImage | None:
         """Which image is encoded in this step: one that was begun, as long as it is wanted; else of the tenant that has waited longest.
 
         Args:
-            wanted: of each prompt that is being computed, in the order in which they came: tenant, request, images, and positions computed.
+            prompts: in the order in which they came.
         """
-        jobs: list[tuple[str, PendingImage]] = []
+        pending: list[tuple[str, PendingImage]] = []  # of each prompt the next that it lacks, with its tenant
         self._needed = set()
-        for tenant, request_id, images, computed in wanted:
+        for tenant, request_id, images, computed in prompts:
             ahead = images.after(computed)
             self._needed |= ahead.keys()
             missing = next((key for key in ahead if key not in self._rows), None)
             if missing is not None:
-                jobs.append((tenant, PendingImage(missing, request_id, ahead[missing])))
-        self._served = {tenant: self._served.get(tenant, 0) for tenant, _ in jobs}
-        going = next((job for _, job in jobs if job.key == self._current), None)
-        if going or not jobs:
-            self._current = going.key if going else None
-            return going
-        tenant, job = min(jobs, key=lambda one: self._served[one[0]])
+                pending.append((tenant, PendingImage(missing, request_id, ahead[missing])))
+        self._served = {tenant: self._served.get(tenant, 0) for tenant, _ in pending}
+        for _, image in pending:
+            if image.key == self._current:
+                return image
+        if not pending:
+            self._current = None
+            return None
+        tenant, image = min(pending, key=lambda tenant_and_image: self._served[tenant_and_image[0]])
         self._turns += 1
-        self._served[tenant], self._current = self._turns, job.key
-        return job
+        self._served[tenant], self._current = self._turns, image.key
+        return image
 
     def _shrink(self, most: int) -> None:
         spare = [key for key in self._rows if key not in self._needed and key != self._current]
@@ -183,11 +199,12 @@ class PromptImages:
 
     def identity(self, start: int, stop: int) -> bytes:
         """Of the positions from ``start`` to ``stop - 1``: which rows of which images are where; empty if none are."""
-        return b"".join(
-            _PLACE.pack(max(run.start, start) - start, run.row + max(start - run.start, 0), min(run.end, stop) - max(run.start, start))
-            + run.key[1]
-            for run in self._within(start, stop)
-        )
+        parts = []
+        for run in self._within(start, stop):
+            first, last = max(run.start, start), min(run.end, stop)
+            _, digest = run.key
+            parts.append(_PLACE.pack(first - start, run.row + first - run.start, last - first) + digest)
+        return b"".join(parts)
 
     def reach(self, start: int, stop: int) -> int:
         """Where a chunk of the positions from ``start`` on ends that was to end before ``stop``, as far as images allow it.

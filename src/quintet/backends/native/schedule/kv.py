@@ -101,14 +101,15 @@ class KvCache:
         with hidden rows match.
         """
         pages: list[int] = []
-        count = found = 0  # pages that are taken, and that were found one after the other
+        count = in_a_row = 0  # pages that can be taken; pages up to this one that were found, without a gap
         for index in range(_shareable(seq)):
             page = self.pool.lookup(page_digest(seq, index), with_rows=seq.group.scoring)
             if page is None and not self._window:
                 break
             pages.append(GONE if page is None else page)
-            found = 0 if page is None else found + 1
-            if found >= (needed := index + 1 - self._first_needed(seq, (index + 1) * PAGE)) and (not self._window or needed < self._most):
+            in_a_row = 0 if page is None else in_a_row + 1
+            needed = index + 1 - self._first_needed(seq, (index + 1) * PAGE)
+            if in_a_row >= needed and (not self._window or needed < self._most):  # with a window, a page must be left for what is computed
                 count = index + 1
         first = self._first_needed(seq, count * PAGE)
         return [GONE] * first + pages[first:count]
@@ -122,7 +123,7 @@ class KvCache:
         before = seq.computed
         while (digest := self.next_page(seq)) and seq.computed % PAGE == 0:
             page, index = self.pool.lookup(digest, with_rows=seq.group.scoring), seq.computed // PAGE
-            if page is None or (index == self.tables.length(seq.slot) and index - seq.first >= self._most):
+            if page is None or (index == self.tables.length(seq.slot) and index - seq.gone >= self._most):
                 break
             self.pool.share(page)
             if index < self.tables.length(seq.slot):
@@ -173,7 +174,7 @@ class KvCache:
             How many there are, ``count`` at most. Without a window there are places for all from the beginning.
         """
         self.let_go(seq)
-        wanted = min(-(-(seq.computed + count) // PAGE), seq.first + self._most) if self._window else 0
+        wanted = min(-(-(seq.computed + count) // PAGE), seq.gone + self._most) if self._window else 0
         while self.tables.length(seq.slot) < wanted and self.pool.available:
             seq.page = self.pool.take()
             self.tables.append(seq.slot, seq.page)
@@ -182,9 +183,9 @@ class KvCache:
     def let_go(self, seq: Sequence) -> None:
         """Let go of the pages that no token to come sees, and of which no hidden row is wanted."""
         first = self._first_needed(seq, seq.computed)
-        if first > seq.first:
-            self.pool.release(self.tables.forget(seq.slot, seq.first, first))
-            seq.first = first
+        if first > seq.gone:
+            self.pool.release(self.tables.forget(seq.slot, seq.gone, first))
+            seq.gone = first
 
     def writable(self, seq: Sequence) -> bool:
         """The next token's place exists and is the sequence's own."""
@@ -254,7 +255,7 @@ class KvCache:
         """Close the sequence's table and let go of its pages."""
         self.pool.release(self.tables.close(seq.slot))
         seq.slot = seq.page = -1
-        seq.computed = seq.published = seq.first = 0
+        seq.computed = seq.published = seq.gone = 0
 
     def stores(self, seq: Sequence, start: int, stop: int) -> list[U8]:
         """Where the hidden rows of the positions from ``start`` to ``stop - 1`` belong: views, page by page."""
@@ -274,7 +275,7 @@ class KvCache:
         self.pool.check([*tables.values(), *(snapshot.pages for snapshot in snapshots)])
         for seq, pages in tables.items():
             gone = pages.count(GONE)
-            if gone != seq.first or GONE in pages[gone:] or gone > self._first_needed(seq, seq.computed):
+            if gone != seq.gone or GONE in pages[gone:] or gone > self._first_needed(seq, seq.computed):
                 raise BrokenInvariantError("a sequence let go of a page that it needs")
             least, most = -(-seq.computed // PAGE), -(-(seq.computed + 2) // PAGE)  # with places for a step that runs, and the next
             if seq.state is State.DECODE and not (least <= len(pages) <= most and seq.page in pages[least - 1 :]):
@@ -300,7 +301,7 @@ class KvCache:
     def _open(self, seq: Sequence, pages: list[int], computed: int) -> None:
         seq.slot = self.tables.open(pages)
         seq.page = pages[-1] if pages else -1
-        seq.first = pages.count(GONE)
+        seq.gone = pages.count(GONE)
         seq.computed = computed
         seq.published = computed // PAGE
 

@@ -164,10 +164,12 @@ class Plan:
         requests = list(dict.fromkeys(seq.request_id for seq in self.sequences))
         if len(requests) < 2:
             return None
-        first, parts = set(requests[: len(requests) // 2]), (Plan(), Plan())
+        in_first = set(requests[: len(requests) // 2])
+        first, second = Plan(), Plan()
         for segment in self.segments:
-            parts[segment.seq.request_id not in first].add(segment)
-        return parts
+            half = first if segment.seq.request_id in in_first else second
+            half.add(segment)
+        return first, second
 
     def flatten(self) -> Flat:
         """As the model takes it; once per step."""
@@ -177,7 +179,7 @@ class Plan:
         tokens = [token for segment in computing for token in segment.tokens]
         lengths = [len(segment.tokens) for segment in computing]
         starts, slots = [segment.start for segment in computing], [segment.slot for segment in computing]
-        flat = Flat(tokens, lengths, starts, slots, [], [], drawing, [], [])
+        flat = Flat(tokens, lengths, starts, slots, rows=[], stores=[], drawing=drawing, origins=[], saved=[])
         if decodes:
             flat.rows = flat.origins = list(range(len(tokens)))
         else:

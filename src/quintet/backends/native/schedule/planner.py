@@ -7,7 +7,7 @@ from collections import Counter
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import U8
 from quintet.backends.native.schedule.chunks import cost, prefill
-from quintet.backends.native.schedule.images import PendingImage
+from quintet.backends.native.schedule.images import PendingImage, ShownPrompt
 from quintet.backends.native.schedule.kv import KvCache
 from quintet.backends.native.schedule.plan import Kind, Plan, Segment
 from quintet.backends.native.schedule.queues import Queues
@@ -46,7 +46,7 @@ class Planner:
     def plan(self, now: float) -> Plan:
         """See ``Scheduler.plan``."""
         plan = Plan()
-        self._background = background = self._step_aside()
+        self._background = self._step_aside()
         self._make_way()
         self._make_places()
         self._plan_decodes(plan)
@@ -57,25 +57,35 @@ class Planner:
         self._stuck = None if head is self._coming else head
         plan.restoring = self._coming is not None
         plan.encoding = self._encoding()
-        left = hurry = self._batch_tokens - plan.tokens
-        if decodes or background:
-            budget, seconds = (self._background_budget, BACKGROUND_S) if background else (self._budget, STEP_S)
-            hurry = budget.limit(self._batch_tokens, seconds=seconds, halved=plan.encoding is not None) - plan.tokens
-        self._plan_prefills(plan, min(left, max(hurry, PAGE)))
+        self._plan_prefills(plan, self._prefill_tokens(plan, waited_for=decodes > 0))
         return plan
 
     def learn(self, tokens: int, seconds: float) -> None:
         """See ``Scheduler.learn``. The short steps of the background compute fewer tokens a second, which must not make others' shorter."""
         (self._background_budget if self._background else self._budget).learn(tokens, seconds)
 
+    def _prefill_tokens(self, plan: Plan, *, waited_for: bool) -> int:
+        """Most tokens that prompts have of the step: what decodes leave of it, and less where a long step would keep somebody waiting.
+
+        Args:
+            waited_for: something decodes.
+        """
+        most = self._batch_tokens
+        if self._background:
+            most = self._background_budget.limit(most, seconds=BACKGROUND_S, halved=plan.encoding is not None)
+        elif waited_for:
+            most = self._budget.limit(most, seconds=STEP_S, halved=plan.encoding is not None)
+        return min(self._batch_tokens - plan.tokens, max(most - plan.tokens, PAGE))
+
     # -- tenants ---------------------------------------------------------------------------------------------------------------
 
     def _step_aside(self) -> bool:
-        """What is in the background leaves the batch as soon as there is anything else; whether all there is is in the background."""
+        """Preempt what is in the background as soon as there is anything else; True: there is nothing else."""
         head = self._waiting.head()
         self._busy = (head is not None and not head.group.background) or any(not seq.group.background for seq in self._running)
-        for seq in [seq for seq in reversed(self._running) if self._busy and seq.group.background]:
-            self._queues.preempt(seq)
+        if self._busy:
+            for seq in [seq for seq in reversed(self._running) if seq.group.background]:
+                self._queues.preempt(seq)
         return not self._busy
 
     def _head(self) -> Sequence | None:
@@ -84,7 +94,7 @@ class Planner:
         return None if head is not None and head.group.background and self._busy else head
 
     def _make_way(self) -> None:
-        """For a tenant with nothing in the batch."""
+        """A tenant that waits with nothing in the batch has the next turn, and after a step in vain a place of another's."""
         if self._head() is None:
             return
         running = Counter(seq.group.tenant for seq in self._running)
@@ -93,17 +103,17 @@ class Planner:
             return
         self._waiting.favour(idle)
         if self._head() is self._stuck:  # a step long it had no place: only then somebody pays for it
-            self._take_a_place(running)
+            self._free_a_place(running)
 
-    def _take_a_place(self, running: Counter[str]) -> None:
-        """From the tenant that has most for its weight, if it has several."""
+    def _free_a_place(self, running: Counter[str]) -> None:
+        """Preempt a sequence of the tenant that has most for its weight, if it has several."""
         shares = {seq.group.tenant: running[seq.group.tenant] / (seq.group.weight or 1) for seq in self._running}
         largest = max((tenant for tenant in shares if running[tenant] > 1), key=shares.__getitem__, default=None)
         if largest is not None:
             self._queues.preempt(next(seq for seq in reversed(self._running) if seq.group.tenant == largest))
 
     def _make_places(self) -> None:
-        """For the oldest, if it prefills and takes its pages as it goes on: so something always does."""
+        """Give the oldest a page, if it takes its pages as it goes on, whoever has to give one up: so something always goes on."""
         oldest = self._running[0] if self._running else None
         while oldest and oldest.state is _PREFILLING and oldest.computed < oldest.goal and not self._kv.reserve(oldest, 1):
             if self._groups.shed():
@@ -202,9 +212,12 @@ class Planner:
 
     def _encoding(self) -> PendingImage | None:
         """The image whose turn it is, of those in prompts that are being computed."""
-        with_images = ((seq, seq.group.images) for seq in self._running if seq.state is _PREFILLING)
-        wanted = ((seq.group.tenant, seq.request_id, images, seq.computed) for seq, images in with_images if images)
-        return self._queues.encodings.next(wanted)
+        prompts = [
+            ShownPrompt(seq.group.tenant, seq.request_id, seq.group.images, seq.computed)
+            for seq in self._running
+            if seq.group.images is not None and seq.state is _PREFILLING
+        ]
+        return self._queues.encodings.next(prompts)
 
     # -- prefill ---------------------------------------------------------------------------------------------------------------
 
@@ -229,8 +242,14 @@ class Planner:
 
     def _distinct(self, prefills: list[Sequence]) -> list[Sequence]:
         """Without those whose next page one before them computes: they adopt it when it is done."""
-        first = set({(self._kv.next_page(seq) or seq, seq.group.scoring): seq for seq in reversed(prefills)}.values())
-        return [seq for seq in prefills if seq in first]
+        distinct, pages = list[Sequence](), set[tuple[bytes, bool]]()
+        for seq in prefills:
+            page = self._kv.next_page(seq), seq.group.scoring
+            if page not in pages:
+                distinct.append(seq)
+            if page[0]:  # else nobody else can have it
+                pages.add(page)
+        return distinct
 
     def _plan_prefill(self, plan: Plan, seq: Sequence, share: int) -> int:
         """Give ``seq`` at most ``share`` tokens to compute and as many to score; returns how much of it was used."""

@@ -30,7 +30,8 @@ class Queues:
         """Queue a tenant's request; see ``Scheduler.add``."""
         groups: dict[tuple[object, ...], Group] = {}
         for index, spec in enumerate(prepared):
-            key = (spec.tokens, spec.echo, spec.echo_from, spec.prompt_end, spec.logprobs, spec.max_tokens == 0, spec.salt, _pictured(spec))
+            images = tuple((image.digest, image.places) for image in spec.images)
+            key = (spec.tokens, spec.echo, spec.echo_from, spec.prompt_end, spec.logprobs, spec.max_tokens == 0, spec.salt, images)
             group = groups.get(key)
             if group is None:
                 group = groups[key] = _group(spec, now, tenant, weight)
@@ -91,10 +92,6 @@ class Queues:
         _require(all(seq.group.leader in places for seq in forks), "a fork has nobody to follow")
 
 
-def _pictured(spec: PreparedSequence) -> tuple[object, ...]:
-    return tuple((image.digest, image.places) for image in spec.images)
-
-
 def _group(spec: PreparedSequence, now: float, tenant: str, weight: int) -> Group:
     return Group(
         spec.tokens,
@@ -104,8 +101,8 @@ def _group(spec: PreparedSequence, now: float, tenant: str, weight: int) -> Grou
         submitted=now,
         tenant=tenant,
         weight=weight,
-        start=spec.echo_from,
-        end=spec.prompt_end,
+        echo_from=spec.echo_from,
+        prompt_end=spec.prompt_end,
     )
 
 

@@ -68,8 +68,7 @@ class Group:
     Args:
         leader: the member that computes the prompt (queued or in PREFILL); ``None`` once it is computed.
         forks: members that wait for the leader, outside the queue.
-        end: the prompt's tokens before this one may be echoed; ``None`` = all.
-        start: the first of them that is echoed.
+        echo_from, prompt_end: see ``PreparedSequence``.
         echoed: prompt tokens emitted so far, for every member alike, or not to be emitted.
         salt: of the cached prefixes it may use, at most 64 bytes.
         tenant: who asks; tenants take turns, in proportion to their ``weight``. All that a tenant asks is in the background, or none is.
@@ -93,8 +92,8 @@ class Group:
     echoed: int = 0
     waited: float = 0.0
     cached: int | None = None
-    start: int = 0
-    end: int | None = None
+    echo_from: int = 0
+    prompt_end: int | None = None
     tenant: str = ""
     reached: int = 0
     weight: int = 1
@@ -103,7 +102,7 @@ class Group:
     _text: tuple[int, ...] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.echoed = self.start
+        self.echoed = self.echo_from
 
     @property
     def background(self) -> bool:
@@ -113,7 +112,7 @@ class Group:
     @property
     def echo_left(self) -> int:
         """Prompt tokens still to be emitted."""
-        return (len(self.prompt) if self.end is None else self.end) - self.echoed if self.echo else 0
+        return self._echo_end - self.echoed if self.echo else 0
 
     @property
     def scoring(self) -> bool:
@@ -124,7 +123,12 @@ class Group:
     def scored(self) -> int:
         """Positions from 0 on whose hidden rows are stored, if prompt log-probabilities are computed at all. The others' tell nothing of
         what is echoed: they are stored as long as that goes on, and may be computed when there is nothing left to score."""
-        return (len(self.prompt) if self.end is None else self.end) - 1
+        return self._echo_end - 1
+
+    @property
+    def _echo_end(self) -> int:
+        """The prompt's tokens before this one may be echoed."""
+        return len(self.prompt) if self.prompt_end is None else self.prompt_end
 
     @property
     def text(self) -> tuple[int, ...]:
@@ -155,7 +159,7 @@ class Sequence:
         bad_words, logprob_ids: see ``PreparedSequence``.
         slot: its block table while PREFILL or DECODE, else -1.
         page: the last page of its table.
-        first: pages at the beginning of its table that are gone.
+        gone: pages at the beginning of its table that were let go.
         computed: positions whose keys and values lie in its pages.
         published: full pages that were offered to the prefix cache.
         digests: of its full pages, as far as they were needed.
@@ -170,7 +174,7 @@ class Sequence:
         prediction: see ``PreparedSequence``.
         drafter: made for its first draft.
         drafts: what became of its drafts.
-        share: of the draft model's tokens that were right, lately; ``None`` = it was not asked yet; 0 = it must not be.
+        acceptance_rate: of the draft model's tokens, lately; ``None`` = it was not asked yet; 0 = it must not be.
     """
 
     request_id: int
@@ -186,7 +190,7 @@ class Sequence:
     state: State = State.WAITING
     slot: int = -1
     page: int = -1
-    first: int = 0
+    gone: int = 0
     computed: int = 0
     published: int = 0
     generated: list[int] = field(default_factory=list)
@@ -201,7 +205,7 @@ class Sequence:
     drafter: Drafter | None = field(default=None, repr=False)
     drafts: DraftCounts = NO_DRAFTS
     logprob_ids: tuple[int, ...] = ()
-    share: float | None = None
+    acceptance_rate: float | None = None
 
     def advance(self, action: Action) -> None:
         """Change the state.

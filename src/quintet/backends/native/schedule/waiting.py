@@ -137,7 +137,7 @@ class FairQueue(Generic[S]):
 
     def _line_up(self, tenant: _Tenant[S]) -> None:
         tenant.tag = self._now[tenant.background] + _ROUND // (tenant.weight or 1)
-        insort(self._turns, tenant, key=lambda one: one.turn)
+        insort(self._turns, tenant, key=lambda waiting: waiting.turn)
 
 
 class WaitingQueue(FairQueue[Sequence]):

@@ -26,7 +26,7 @@ from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import F32, U8, U32, Batch, Runner, Sampler, Samplers, Shortener
 from quintet.backends.native.draft.columns import Columns
 from quintet.backends.native.draft.costs import Costs
-from quintet.backends.native.draft.policy import learnt
+from quintet.backends.native.draft.drafter import matching
 from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.backends.native.schedule.draft_model import DraftModel
 from quintet.backends.native.schedule.draft_pages import DraftPages, Reading
@@ -45,11 +45,11 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class _Drafted:
+class _Job:
     """A sequence that is drafted for in this step.
 
     Args:
-        at: tokens that it had generated before.
+        generated: tokens that it had generated before.
         next: to be read by the draft model, from ``reading.computed`` on.
         ready: the draft model reads up to its end now, so it can draft.
         probabilities: that the draft model gave each token of the draft.
@@ -58,7 +58,7 @@ class _Drafted:
 
     segment: Segment
     reading: Reading
-    at: int
+    generated: int
     next: list[int]
     ready: bool
     sampler: Sampler | None = None
@@ -116,7 +116,7 @@ class Drafting:
         self._samplers, self._sampler, self._eos_ids, self._clock = samplers, sampler, eos_ids, clock
         self._columns = Columns(runner.vocab, halves=isinstance(runner, Shortener))
         self._wide: F32 = np.zeros((0, vocab), np.float32)  # logits of fewer tokens than the target has
-        self._step: list[_Drafted] = []
+        self._jobs: list[_Job] = []
         self._seconds = 0.0
         self.drafted = self.accepted = 0
         """Tokens of the draft model, and those that were drawn too."""
@@ -124,7 +124,7 @@ class Drafting:
     def fill(self, plan: Plan) -> None:
         """Draft for the segments that ask for it; what is drafted becomes part of the plan."""
         asking = [segment for segment in plan.segments if segment.ask]
-        self._step, self._seconds = [], 0.0
+        self._jobs, self._seconds = [], 0.0
         self._model.pages.make_room([segment.seq for segment in asking])
         if not asking:
             return
@@ -135,34 +135,29 @@ class Drafting:
         except Exception:
             _log.exception("the draft model broke; nothing more is drafted by it for %d sequences", len(asking))
             for segment in asking:
-                segment.seq.share = 0.0
+                segment.seq.acceptance_rate = 0.0
                 self._model.pages.forget(segment.seq)
-            self._step = []
-        for one in self._step:
-            one.reading.guess = one.draft.copy()
-            self._model.pages.publish(one.seq, one.reading)
-            plan.lengthen(one.segment, one.draft)
+            self._jobs = []
+        for job in self._jobs:
+            job.reading.guess = job.draft.copy()
+            self._model.pages.publish(job.seq, job.reading)
+            plan.lengthen(job.segment, job.draft)
         self._seconds = self._clock() - begin
 
     def learn(self, plan: Plan, seconds: float) -> None:
         """The step has been applied, and took so long: what became of the drafts, and what they cost."""
         policy = self._model.policy
         drafted = accepted = 0
-        for one in self._step:
-            drawn = one.seq.generated[one.at :]
+        for job in self._jobs:
+            drawn = job.seq.generated[job.generated :]
             self._columns.learn(drawn)
-            right = next((at for at, (mine, its) in enumerate(zip(one.draft, drawn, strict=False)) if mine != its), None)
-            wrong, right = right is not None, min(len(one.draft), len(drawn)) if right is None else right
-            policy.judge(one.probabilities, right, wrong=wrong)
-            share = policy.share if one.seq.share is None else one.seq.share
-            for place in range(right + wrong):
-                share = learnt(share, right=place < right)
-            one.seq.share = share
-            drafted, accepted = drafted + len(one.draft), accepted + right
+            right = matching(job.draft, drawn)
+            self._model.learn(job.seq, job.probabilities, right, wrong=right < min(len(job.draft), len(drawn)))
+            drafted, accepted = drafted + len(job.draft), accepted + right
         self.drafted, self.accepted = self.drafted + drafted, self.accepted + accepted
         if plan.decodes:
             policy.settle(len(plan.segments), plan.tokens, drafted, accepted, self._seconds, seconds)
-        self._step = []
+        self._jobs = []
 
     def shed(self) -> None:
         """Give back the memory of what is kept for requests to come."""
@@ -180,26 +175,28 @@ class Drafting:
 
     def _begin(self, asking: list[Segment]) -> None:
         """What each reads first; of those that would read the same page, one does."""
-        left = self._piece()
-        pages = set[bytes]()
+        left = self._most_read()
+        pages = set[bytes]()  # that are being read
         for segment in asking:
             seq = segment.seq
             reading = self._model.pages.open(seq, segment.ask)
             if reading is None:
                 continue
-            unread, page = seq.length - reading.computed, self._model.pages.next_page(seq, reading)
-            if unread > left or (page and page in pages):
-                unread = 0 if page in pages else left
+            page = self._model.pages.next_page(seq, reading)
+            if page and page in pages:
+                continue
+            count = min(seq.length - reading.computed, left)
             pages.add(page)
-            left -= unread
-            if unread:
-                reads = seq.slice(reading.computed, reading.computed + unread)
-                one = _Drafted(segment, reading, len(seq.generated), reads, reading.computed + unread == seq.length)
-                if one.ready:
-                    one.sampler, one.follower = self._sampler(seq).copy(), self._follower(seq)
-                self._step.append(one)
+            left -= count
+            if count:
+                reads = seq.slice(reading.computed, reading.computed + count)
+                job = _Job(segment, reading, len(seq.generated), reads, ready=reading.computed + count == seq.length)
+                if job.ready:
+                    job.sampler, job.follower = self._sampler(seq).copy(), self._follower(seq)
+                self._jobs.append(job)
 
-    def _piece(self) -> int:
+    def _most_read(self) -> int:
+        """Tokens that are read in a step, of all sequences together."""
         cost = self._model.policy.drafting.of
         return next((count for count in reversed(READS) if cost(count) <= STEP_S), READS[0])
 
@@ -213,34 +210,38 @@ class Drafting:
         return ahead
 
     def _draft(self, sequences: int) -> None:
-        policy = self._model.policy
-        reading = self._step
-        while reading:
-            begin, rows = self._clock(), sum(len(one.next) for one in reading)
-            logits = self._read(reading)
-            ready = [one for one in reading if one.ready]
+        """Read and draw, a token at a time, for as long as it is worth it for any of them.
+
+        Args:
+            sequences: that decode in this step.
+        """
+        model, policy = self._model, self._model.policy
+        jobs = self._jobs
+        while jobs:
+            begin, rows = self._clock(), sum(len(job.next) for job in jobs)
+            logits = self._read(jobs)
+            ready = [job for job in jobs if job.ready]
             drawn = self._draw(ready, logits) if ready else []
             policy.drafting.learn(rows, self._clock() - begin)
-            ready = [one for one, more in zip(ready, drawn, strict=True) if more and len(one.draft) < one.segment.ask]
-            shares = (policy.share if one.seq.share is None else one.seq.share for one in ready)
-            reading = [one for one, share in zip(ready, shares, strict=True) if policy.goes_on(one.right, share, len(ready), sequences)]
-            for one in reading:
-                one.next = one.draft[-1:]
+            open_ = [job for job, drew in zip(ready, drawn, strict=True) if drew and len(job.draft) < job.segment.ask]
+            jobs = [job for job in open_ if policy.goes_on(job.right, model.acceptance_rate(job.seq), len(open_), sequences)]
+            for job in jobs:
+                job.next = job.draft[-1:]
 
-    def _read(self, reading: list[_Drafted]) -> F32:
+    def _read(self, jobs: list[_Job]) -> F32:
         """Compute what each reads next; logits float32 [·, vocab] after the last token of those that are ready."""
-        lengths = np.array([len(one.next) for one in reading], np.int32)
-        ready = np.array([one.ready for one in reading], bool)
+        lengths = np.array([len(job.next) for job in jobs], np.int32)
+        ready = np.array([job.ready for job in jobs], bool)
         batch = Batch(
-            tokens=np.array([token for one in reading for token in one.next], np.int32),
+            tokens=np.array([token for job in jobs for token in job.next], np.int32),
             lengths=lengths,
-            starts=np.array([one.reading.computed for one in reading], np.int32),
-            tables=self._model.pages.gather([one.reading for one in reading]),
+            starts=np.array([job.reading.computed for job in jobs], np.int32),
+            tables=self._model.pages.gather([job.reading for job in jobs]),
             rows=(np.cumsum(lengths, dtype=np.int32) - 1)[ready].astype(np.int32),
         )
         hidden = self._runner.forward(batch)
-        for one in reading:
-            one.reading.computed += len(one.next)
+        for job in jobs:
+            job.reading.computed += len(job.next)
         return self._fitted(self._logits(hidden)) if len(hidden) else self._wide[:0]
 
     def _logits(self, hidden: U8) -> F32:
@@ -259,37 +260,37 @@ class Drafting:
         self._wide[:rows, width:] = -np.inf
         return self._wide[:rows]
 
-    def _draw(self, ready: list[_Drafted], logits: F32) -> list[bool]:
+    def _draw(self, ready: list[_Job], logits: F32) -> list[bool]:
         """A token more for each, where there is one that it may go on with; whether there is."""
         masks, going = self._masks(ready)
-        samplers = [one.sampler for one in ready if one.sampler is not None]
-        positions = np.array([one.seq.length + len(one.draft) for one in ready], np.uint64)
+        samplers = [job.sampler for job in ready if job.sampler is not None]
+        positions = np.array([job.seq.length + len(job.draft) for job in ready], np.uint64)
         drawn = self._samplers.draw(logits, samplers, positions, masks, alternatives=np.zeros(len(ready), np.int32))
         assert drawn.scores is not None, "asked for"
         chosen = drawn.scores.chosen.tolist()
-        for at, (one, token) in enumerate(zip(ready, drawn.tokens.tolist(), strict=True)):
-            going[at] = going[at] and token >= 0 and not one.seq.ends_with(token, self._eos_ids)
-            going[at] = going[at] and (one.follower is None or one.follower.consume(token))
-            if not going[at] or one.sampler is None:
+        for at, (job, token) in enumerate(zip(ready, drawn.tokens.tolist(), strict=True)):
+            going[at] = going[at] and token >= 0 and not job.seq.ends_with(token, self._eos_ids)
+            going[at] = going[at] and (job.follower is None or job.follower.consume(token))
+            if not going[at] or job.sampler is None:
                 continue
-            one.sampler.accept(token)
+            job.sampler.accept(token)
             probability = math.exp(min(chosen[at], 0.0))
-            one.draft.append(token)
-            one.probabilities.append(probability)
-            one.right *= self._model.policy.confidence.of(probability)
+            job.draft.append(token)
+            job.probabilities.append(probability)
+            job.right *= self._model.policy.confidence.of(probability)
         return going
 
-    def _masks(self, ready: list[_Drafted]) -> tuple[U32 | None, list[bool]]:
+    def _masks(self, ready: list[_Job]) -> tuple[U32 | None, list[bool]]:
         """What each may draw, uint32 [·, words], and whether that is anything; ``None``: nobody has a guide."""
         going = [True] * len(ready)
-        if not any(one.follower for one in ready):
+        if not any(job.follower for job in ready):
             return None, going
         masks = np.full((len(ready), -(-self._vocab // 32)), 0xFFFFFFFF, np.uint32)
-        for at, one in enumerate(ready):
-            if one.follower is not None:
+        for at, job in enumerate(ready):
+            if job.follower is not None:
                 begin = time.thread_time()
-                going[at] = one.follower.fill(masks[at])
-                one.seq.slow = time.thread_time() - begin > SLOW_S
+                going[at] = job.follower.fill(masks[at])
+                job.seq.slow = time.thread_time() - begin > SLOW_S
                 if not going[at]:
                     masks[at] = 0xFFFFFFFF  # undefined; what is drawn is not used
         return masks, going
