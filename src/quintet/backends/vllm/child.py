@@ -1,4 +1,5 @@
-"""vLLM in a process of ours: ``python -m quintet.backends.vllm.child FD PARENT LEVEL``, started by ``native.front.process``."""
+"""vLLM in a process of ours: ``python -m quintet.backends.vllm.child FD PARENT LEVEL FORM``, started by
+``native/front/spawn``."""
 
 from __future__ import annotations
 

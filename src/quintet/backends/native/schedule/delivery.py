@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quintet.backends.native.wire.messages import EventRow, Events, Row, ScoredRow
+from quintet.backends.native.wire.messages import EventRow, Events, Row, ScoredRow, TokenRow
 from quintet.inputs.sequence import Urgency
 
 FRAME_S = 0.008
@@ -76,12 +76,12 @@ class Delivery:
         if urgency is not Urgency.NOW:
             self._patient[request_id] = _Patient(urgency, sequences)
 
-    def step(self, events: Events, running: int, now: float, *, by_itself: bool = False) -> Events | None:
+    def step(self, events: Events, running: int, now: float, *, even_empty: bool = False) -> Events | None:
         """Take a step's events.
 
         Args:
             running: sequences after it.
-            by_itself: it is told whether there are events or not.
+            even_empty: it is told whether there are events or not.
 
         Returns:
             What is to be told now, with all that was kept back of the same requests; ``None``: nothing is to be said.
@@ -101,7 +101,7 @@ class Delivery:
                     del self._patient[request_id]
         for urgency in due:
             told |= self._take(urgency, now)
-        if not (told or by_itself) and now - self._said < SILENCE_S:
+        if not (told or even_empty) and now - self._said < SILENCE_S:
             return None
         self._said = now
         return told
@@ -123,6 +123,21 @@ class Delivery:
 def urgent(events: Events) -> bool:
     """Whether some of them are to be told before anything else is computed."""
     return any(_urgent(rows) for rows in events.values())
+
+
+def drawn_tokens(events: Events) -> int:
+    """Tokens that were drawn."""
+    rows = (row for batch in events.values() for row in batch)
+    return sum(row.token >= 0 and (isinstance(row, TokenRow) or not row.prompt) for row in rows)
+
+
+def merge(events: Events, more: Events) -> None:
+    """Put later events behind those of the same requests."""
+    if not events:  # as in most steps
+        events.update(more)
+        return
+    for request_id, batch in more.items():
+        events.setdefault(request_id, []).extend(batch)
 
 
 def _urgent(rows: list[Row]) -> bool:

@@ -1,4 +1,4 @@
-"""The engine as a process of its own: ``python -m quintet.backends.native.worker.child FD PARENT LEVEL``, started by ``process``."""
+"""The engine as a process of its own, which ``front/spawn`` starts: ``python -m ...worker.child FD PARENT LEVEL FORM``."""
 
 from __future__ import annotations
 

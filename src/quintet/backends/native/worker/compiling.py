@@ -43,7 +43,7 @@ class _Waiting:
     Args:
         aborts: sequences that were called off meanwhile.
         ended: all of it was; it is here only because its guides are still being compiled.
-        well: each of its guides could be compiled. One that was dropped since, for want of room, is compiled again when it is followed.
+        succeeded: each of its guides could be compiled. One that is dropped later, for want of room, is compiled again when followed.
         begun: there was a thread for them.
     """
 
@@ -51,7 +51,7 @@ class _Waiting:
     grammars: list[str]
     aborts: list[int] = field(default_factory=list)
     ended: bool = False
-    well: bool = False
+    succeeded: bool = False
     begun: bool = True
 
 
@@ -78,11 +78,11 @@ class Compiling:
     @property
     def sequences(self) -> int:
         """Those of the requests that wait here."""
-        return sum(len(one.submit.samples) for one in self._waiting.values() if not one.ended)
+        return sum(len(waiting.submit.samples) for waiting in self._waiting.values() if not waiting.ended)
 
     def begin(self, submit: Submit) -> bool:
         """Compile what the request still lacks; False if that is nothing."""
-        new = {one.grammar for one in submit.asked if one.grammar and not self._guides.ready(one.grammar)}
+        new = {asked.grammar for asked in submit.asked if asked.grammar and not self._guides.ready(asked.grammar)}
         if not new:
             return False
         self._waiting[submit.request_id] = _Waiting(submit, sorted(new))
@@ -101,12 +101,12 @@ class Compiling:
         elif not waiting.ended:
             waiting.ended = True
             if request_id != self._current:
-                self._leave(waiting.submit)
+                self._forget(waiting.submit)
             return _end(waiting.submit, Finish.ABORT)
         return {}
 
-    def _leave(self, submit: Submit) -> None:
-        """Nobody waits for its guides, which nobody has begun with."""
+    def _forget(self, submit: Submit) -> None:
+        """Take a request that was called off out of its tenant's line: its guides are not being compiled yet."""
         del self._waiting[submit.request_id]
         line = self._turns[submit.tenant]
         line.remove(submit.request_id)
@@ -114,7 +114,11 @@ class Compiling:
             del self._turns[submit.tenant]
 
     def end(self, request_id: int) -> tuple[Submit | None, list[int], Events]:
-        """A request's guides are done: the request, if it can run now; what of it was called off; else its end."""
+        """A request's guides are done, or cannot be begun.
+
+        Returns:
+            The request, if it can run now; its sequences that were called off; the events that end it, if it cannot.
+        """
         waiting = self._waiting.pop(request_id, None)
         if waiting is None:  # given up
             return None, [], {}
@@ -124,7 +128,7 @@ class Compiling:
             return None, [], {}
         if not waiting.begun:
             return None, [], _end(waiting.submit, Finish.ERROR, NO_THREAD, Blame.LOAD)
-        if not waiting.well:
+        if not waiting.succeeded:
             return None, [], _end(waiting.submit, Finish.ERROR, BROKEN)
         return waiting.submit, waiting.aborts, {}
 
@@ -153,8 +157,8 @@ class Compiling:
             self._turns[tenant] = line  # at the end
         waiting = self._waiting[request_id]
 
-        def done(well: bool) -> None:
-            waiting.well = well
+        def done(succeeded: bool) -> None:
+            waiting.succeeded = succeeded
             self._then(request_id)
 
         try:

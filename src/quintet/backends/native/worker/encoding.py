@@ -66,12 +66,7 @@ class Encoding:
         Raises:
             ValueError: pixels of a wrong number. Whatever was raised, the image is given up.
         """
-        if (
-            job is None
-            or self._job is None
-            or job.key != self._job.key
-            or (self._pixels is None and job.request_id != self._job.request_id)
-        ):
+        if not self._goes_on(job):
             self._begin(job)
         if job is None or self._pixels is None:
             return None
@@ -83,6 +78,13 @@ class Encoding:
         if rows is not None:
             self._begin(None)
         return rows
+
+    def _goes_on(self, job: PendingImage | None) -> bool:
+        """Whether it is the image that was begun. Pixels that have not come are asked for again if those of another request were."""
+        begun = self._job
+        if job is None or begun is None or job.key != begun.key:
+            return False
+        return self._pixels is not None or job.request_id == begun.request_id
 
     def _begin(self, job: PendingImage | None) -> None:
         self._job, self._pixels, self._tile, self._done = job, None, -1, []

@@ -74,8 +74,8 @@ class _Job:
         follower: of the sequence, at the first row.
         begun: when, in seconds.
         thread: the system's number of the one that it runs in.
-        at: processor time of that thread when it was begun, in seconds.
-        seen, seen_at: that time when it was looked at last, and when that was.
+        thread_s_at_begin: processor time of that thread when it was begun.
+        thread_s_seen, seen_at: the same when it was looked at last, and when that was.
         late: somebody wants to be told when it is done.
     """
 
@@ -87,8 +87,8 @@ class _Job:
     cpu_s: float = 0.0
     begun: float = 0.0
     thread: int = 0
-    at: float = 0.0
-    seen: float = 0.0
+    thread_s_at_begin: float = 0.0
+    thread_s_seen: float = 0.0
     seen_at: float = 0.0
     late: bool = False
     done: bool = False
@@ -160,8 +160,8 @@ class Masks:
         for job in self._late.values():
             if not job.done and job.begun and now - job.seen_at > HANG_S:
                 used = used_by(job.thread)
-                if job.seen < used < job.at + TOTAL_S:  # it gets on, if slowly
-                    job.seen, job.seen_at = used, now
+                if job.thread_s_seen < used < job.thread_s_at_begin + TOTAL_S:  # it gets on, if slowly
+                    job.thread_s_seen, job.seen_at = used, now
                     continue
                 job.filled, job.done = 0, True
                 self._slow.leave(job)
@@ -245,12 +245,12 @@ class Masks:
         return len(job.draft) + 1
 
     def _follower(self, seq: Sequence) -> Follower:
-        rest = self._guides.matcher(seq.grammar) if seq.grammar else None
+        matcher = self._guides.matcher(seq.grammar) if seq.grammar else None
         if seq.thinking is not None:
             compiler = self._guides.compiler
-            return ThinkingBudget(seq.thinking, compiler.pieces, compiler.eos_ids, rest)
-        assert rest is not None, "asked of a guided sequence only"
-        return rest
+            return ThinkingBudget(seq.thinking, compiler.pieces, compiler.eos_ids, matcher)
+        assert matcher is not None, "asked of a guided sequence only"
+        return matcher
 
 
 class _Lane:
@@ -295,7 +295,7 @@ class _Lane:
         with contextlib.suppress(IndexError):
             while True:
                 job = jobs.popleft()
-                job.at = job.seen = time.thread_time()
+                job.thread_s_at_begin = job.thread_s_seen = time.thread_time()
                 job.thread, job.seen_at = threading.get_native_id(), time.monotonic()
                 job.begun = job.seen_at
                 self._make(job)

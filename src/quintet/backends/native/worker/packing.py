@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 from quintet import machine
 from quintet.backends.native.core.cpu import Cpu
@@ -52,6 +53,17 @@ SETTLED_NS = 2_000_000_000
 _log = logging.getLogger(__name__)
 
 
+class LoadedWeights(NamedTuple):
+    """A runner with its weights.
+
+    Args:
+        digest: of the model's files, see ``weights.Digest``.
+    """
+
+    runner: NativeRunner
+    digest: str
+
+
 class Packing:
     """One model's weights.
 
@@ -76,8 +88,8 @@ class Packing:
         self.need = sum(map(packed_bytes, tensors.values()))
         """Bytes of all tensors when they are packed."""
 
-    def load(self, progress: Callable[[float], None]) -> tuple[NativeRunner, str]:
-        """The runner with its weights, and the digest.
+    def load(self, progress: Callable[[float], None]) -> LoadedWeights:
+        """The weights of a pack that is kept, or of a new one.
 
         Raises:
             OSError: no pack can be written.
@@ -85,7 +97,7 @@ class Packing:
         pack = self._find()
         if pack is not None:
             try:
-                return self._take(pack, progress), pack.directory.digest
+                return LoadedWeights(self._take(pack, progress), pack.directory.digest)
             except (UnusableError, ValueError) as error:
                 _log.warning("%s %s; the weights are packed again", self._packs.path / pack.name, error)
                 self._packs.drop(pack.name)
@@ -114,35 +126,35 @@ class Packing:
         return pack
 
     def _take(self, pack: Pack, progress: Callable[[float], None]) -> NativeRunner:
-        of, fits = pack.directory, self._fits()
+        directory, fits = pack.directory, self._fits()
         if not fits and not pack.stamped:
             raise UnusableError("was not written to its end, or was changed since")
-        data = mapped(pack.file, of.end, whole=fits)
+        data = mapped(pack.file, directory.end, whole=fits)
         if fits:
-            self._verify(of, data, progress)
-        runner = self._give(of, data, fits=fits)
+            self._verify(directory, data, progress)
+        runner = self._give(directory, data, fits=fits)
         self._packs.used(pack)
         if not pack.stamped:
-            self._settle(pack.file, of)
+            self._settle(pack.file, directory)
         return runner
 
-    def _verify(self, of: Directory, data: U8, progress: Callable[[float], None]) -> None:
+    def _verify(self, directory: Directory, data: U8, progress: Callable[[float], None]) -> None:
         """Some at a time: all may come from a slow disk, and a start of which nothing is heard for long is taken for one that hangs."""
-        pieces = [piece for tensor in of.tensors for piece in _pieces(tensor.start, tensor.size)]
-        sums = [one for tensor in of.tensors for one in tensor.sums]
+        pieces = [piece for tensor in directory.tensors for piece in _pieces(tensor.start, tensor.size)]
+        sums = [checksum for tensor in directory.tensors for checksum in tensor.sums]
         for at in range(0, len(pieces), PIECES):
             if checksums(self._cpu, data, pieces[at : at + PIECES]).tolist() != sums[at : at + PIECES]:
                 raise UnusableError("is damaged")
             progress(min(1.0, (at + PIECES) / len(pieces)))
 
-    def _give(self, of: Directory, data: U8, *, fits: bool) -> NativeRunner:
-        if fits and on_huge_pages(data) < HUGE and 2 * of.size < machine.memory_available():
+    def _give(self, directory: Directory, data: U8, *, fits: bool) -> NativeRunner:
+        if fits and on_huge_pages(data) < HUGE and 2 * directory.size < machine.memory_available():
             data = huge_copy(self._cpu, data)
         runner = self._runner()
-        runner.give(self._tensors, {tensor.name: data[tensor.start : tensor.start + tensor.size] for tensor in of.tensors})
+        runner.give(self._tensors, {tensor.name: data[tensor.start : tensor.start + tensor.size] for tensor in directory.tensors})
         return runner
 
-    def _write(self, progress: Callable[[float], None]) -> tuple[NativeRunner, str]:
+    def _write(self, progress: Callable[[float], None]) -> LoadedWeights:
         parts = list(self._parts())
         self._packs.make_room(self.need + START * (1 + len(parts)))
         sources = self._sources()
@@ -150,23 +162,23 @@ class Packing:
         with self._packs.begin() as pack:
             tensors = self._write_tensors(pack.file, parts, progress)
             stamp = time.time_ns() // STAMP_NS * STAMP_NS
-            of = Directory(self._kind, digest(), sources, settled, stamp, tuple(tensors))
-            write(pack.file, of)
-            runner = self._read_back(of, pack.file, progress)
+            directory = Directory(self._kind, digest(), sources, settled, stamp, tuple(tensors))
+            write(pack.file, directory)
+            runner = self._read_back(directory, pack.file, progress)
             if self._sources() == sources:  # else nobody knows what was packed
-                pack.keep(self._name(of.digest))
-                self._settle(pack.file, of)
-        return runner, of.digest
+                pack.keep(self._name(directory.digest))
+                self._settle(pack.file, directory)
+        return LoadedWeights(runner, directory.digest)
 
-    def _read_back(self, of: Directory, file: int, progress: Callable[[float], None]) -> NativeRunner:
+    def _read_back(self, directory: Directory, file: int, progress: Callable[[float], None]) -> NativeRunner:
         fits = self._fits()
-        data = mapped(file, of.end, whole=fits)
+        data = mapped(file, directory.end, whole=fits)
         try:
             if fits:
-                self._verify(of, data, lambda _: progress(1.0))
+                self._verify(directory, data, lambda _: progress(1.0))
         except UnusableError:
             raise OSError("what was written there reads differently") from None
-        return self._give(of, data, fits=fits)
+        return self._give(directory, data, fits=fits)
 
     def _write_tensors(self, file: int, parts: Sequence[list[str]], progress: Callable[[float], None]) -> list[Tensor]:
         written: list[Tensor] = []
@@ -211,13 +223,13 @@ class Packing:
             size += need
         yield part
 
-    def _settle(self, file: int, of: Directory) -> None:
+    def _settle(self, file: int, directory: Directory) -> None:
         """In its own time: a large file takes seconds to be on the disk, and nobody waits for that."""
         own = os.dup(file)
 
         def settle() -> None:
             try:
-                self._packs.settle(own, of)
+                self._packs.settle(own, directory)
             except OSError as error:
                 _log.warning("a pack in %s is not safe on the disk: %s", self._packs.path, error)
             finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -41,9 +41,16 @@ class _ByLogits:
         self._runner, self._samplers = runner, samplers
 
     def score(self, rows: U8, targets: I32, k: int) -> Scores:
-        some = [slice(first, first + SCORE_ROWS) for first in range(0, len(rows), SCORE_ROWS)]
-        parts = [self._samplers.score(self._runner.logits(rows[part]), targets[part], k) for part in some]
-        return Scores(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Scores)))
+        parts = []
+        for first in range(0, len(rows), SCORE_ROWS):
+            some = slice(first, first + SCORE_ROWS)
+            parts.append(self._samplers.score(self._runner.logits(rows[some]), targets[some], k))
+        return Scores(
+            chosen=np.concatenate([part.chosen for part in parts]),
+            top_ids=np.concatenate([part.top_ids for part in parts]),
+            top=np.concatenate([part.top for part in parts]),
+            log_sums=np.concatenate([part.log_sums for part in parts]),
+        )
 
 
 @dataclass(slots=True)
@@ -233,9 +240,14 @@ class Stepper:
             scored.learn(unknown, scores)
             scored.keep()
         whole = scored.scores(chosen, max(job.top for job in jobs))
-        ends = np.cumsum([len(job.targets) for job in jobs])[:-1]
-        split = zip(*(np.split(part, ends) for part in (whole.chosen, whole.top_ids, whole.top, whole.log_sums)), strict=True)
-        return [Scores(*each) if np.isfinite(each[0]).all() else None for each in split]
+        results: list[Scores | None] = []
+        first = 0
+        for job in jobs:
+            own = slice(first, first + len(job.targets))
+            first = own.stop
+            finite = np.isfinite(whole.chosen[own]).all()
+            results.append(Scores(whole.chosen[own], whole.top_ids[own], whole.top[own], whole.log_sums[own]) if finite else None)
+        return results
 
 
 def _alike(one: Sequence, other: Sequence) -> bool:
@@ -259,13 +271,13 @@ def _tell_scores(owners: Items[Sequence], logits: F32, scores: Scores | None, re
         if seq.logprobs is None or results.tokens[row] == Outcome.NOT_DRAWN:
             continue
         results.logprobs[row] = logprob
-        results.tops[row] = _of(seq.logprob_ids, logits[row], scores.log_sums[row]) if seq.logprob_ids else top[: seq.logprobs]
+        results.tops[row] = _logprobs_of(seq.logprob_ids, logits[row], scores.log_sums[row]) if seq.logprob_ids else top[: seq.logprobs]
 
 
-def _of(ids: tuple[int, ...], logits: F32, log_sum: float) -> Top:
+def _logprobs_of(ids: tuple[int, ...], logits: F32, log_sum: float) -> Top:
     """The log-probabilities of these tokens, likeliest first; as ``Scores`` has them, to the bit."""
     values = (logits[list(ids)].astype(np.float64) - log_sum).astype(np.float32).tolist()
-    return tuple(sorted(zip(ids, values, strict=True), key=lambda one: (-one[1], one[0])))
+    return tuple(sorted(zip(ids, values, strict=True), key=lambda id_and_logprob: (-id_and_logprob[1], id_and_logprob[0])))
 
 
 def _drafted(drawing: Items[Segment]) -> Drafted:

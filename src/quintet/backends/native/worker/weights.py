@@ -16,7 +16,7 @@ from quintet.backends.native.core.packed import LAYOUT
 from quintet.backends.native.core.runner import NativeRunner, rotates_for_short
 from quintet.backends.native.core.sizes import packed_bytes
 from quintet.backends.native.worker.pack_directory import Kind
-from quintet.backends.native.worker.packing import Packing
+from quintet.backends.native.worker.packing import LoadedWeights, Packing
 from quintet.backends.native.worker.packs import Packs
 from quintet.config import CacheFolder, KvType, Quantize, Reduction
 from quintet.errors import ModelError
@@ -67,7 +67,16 @@ def load_weights(
         cpu = Cpu(isa, threads)
     except RuntimeError as error:
         raise ModelError(f"{threads} threads cannot be started ({error}); --threads asks for fewer.") from None
-    return _load(path, cpu, (context, wanted or context), progress, packs, quantize, kv_type)
+    return _load(
+        path,
+        cpu,
+        context=context,
+        wanted=wanted or context,
+        progress=progress,
+        packs=packs,
+        quantize=quantize,
+        kv_type=kv_type,
+    )
 
 
 def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], None], packs: CacheFolder | None = None) -> NativeRunner:
@@ -78,7 +87,17 @@ def load_draft(path: Path, target: NativeRunner, progress: Callable[[float], Non
     Raises:
         ModelError: as for ``load_weights``.
     """
-    return _load(path, target.cpu, (target.context, target.context), progress, packs, "least", target.kv_type)[0]
+    runner, _ = _load(
+        path,
+        target.cpu,
+        context=target.context,
+        wanted=target.context,
+        progress=progress,
+        packs=packs,
+        quantize="least",
+        kv_type=target.kv_type,
+    )
+    return runner
 
 
 def halves(path: Path, other: Path, progress: Callable[[float], None]) -> tuple[Callable[[float], None], Callable[[float], None]]:
@@ -91,7 +110,9 @@ def halves(path: Path, other: Path, progress: Callable[[float], None]) -> tuple[
 def _load(
     path: Path,
     cpu: Cpu,
-    contexts: tuple[int | None, int | None],
+    *,
+    context: int | None,
+    wanted: int | None,
     progress: Callable[[float], None],
     packs: CacheFolder | None,
     quantize: Reduction,
@@ -99,22 +120,21 @@ def _load(
 ) -> tuple[NativeRunner, str]:
     file, files = open_model(path), parts(path)
     choice: Reduction = "least" if quantize == "least" else settled(path.name, file.tensors, quantize)
-    limit, wanted = (min(one or file.spec.context, file.spec.context) for one in contexts)
+    trained = file.spec.context
+    context, asked_for = min(context or trained, trained), min(wanted or trained, trained)
 
     def empty() -> NativeRunner:
-        return NativeRunner(file.spec, limit, cpu, wanted, float_activations=choice == "none", kv_type=kv_type)
+        return NativeRunner(file.spec, context, cpu, asked_for, float_activations=choice == "none", kv_type=kv_type)
 
     tensors = least(file.tensors) if choice == "least" else chosen(file.tensors, choice)
     source = _Source(path.name, choice, files, tensors, empty)
     try:
-        told = _forgetting(file.forget, progress)
-        found = _by_pack(packs, source, cpu, told) if packs else _MAPPED
-        runner, digest = _in_memory(found, source, told) if isinstance(found, str) else found
+        runner, digest = _weights(packs, source, cpu, _forgetting(file.forget, progress))
     except MemoryError:
         raise ModelError(f"{path.name}: there is not enough memory for its weights.") from None
     except ValueError as error:
         raise ModelError(f"{path.name}: {error}") from error
-    return runner, fingerprint(digest, kv_type, short=rotates_for_short(file.spec, wanted))
+    return runner, fingerprint(digest, kv_type, short=rotates_for_short(file.spec, asked_for))
 
 
 def fingerprint(digest: str, kv_type: KvType, *, short: bool = False) -> str:
@@ -159,28 +179,49 @@ class _Source:
         return Digest(self.files, self.choice)
 
 
-def _by_pack(packs: CacheFolder, of: _Source, cpu: Cpu, progress: Callable[[float], None]) -> tuple[NativeRunner, str] | str:
-    """The runner and the digest; or why there can be no pack."""
+def _weights(packs: CacheFolder | None, source: _Source, cpu: Cpu, progress: Callable[[float], None]) -> LoadedWeights:
+    without_pack = _MAPPED
+    if packs is not None:
+        try:
+            return _by_pack(packs, source, cpu, progress)
+        except _NoPackError as error:
+            without_pack = str(error)
+    return _in_memory(without_pack, source, progress)
+
+
+class _NoPackError(Exception):
+    """Why there can be no pack, as a part of a sentence."""
+
+
+def _by_pack(packs: CacheFolder, source: _Source, cpu: Cpu, progress: Callable[[float], None]) -> LoadedWeights:
+    """
+    Raises:
+        _NoPackError: the folder, or the disk, is not to be had.
+    """
     try:
         with contextlib.closing(Packs(Path(packs.folder), packs.limit)) as folder:
-            kind = Kind(NUMERICS, LAYOUT, of.choice)
-            packing = Packing(folder, kind, of.files, of.tensors, cpu, of.runner, lambda: of.digest().result)
+            kind = Kind(NUMERICS, LAYOUT, source.choice)
+            packing = Packing(folder, kind, source.files, source.tensors, cpu, source.runner, lambda: source.digest().result)
             if packing.need > (free := machine.memory_available()):
-                _log.warning(_SLOW, of.name, human(packing.need), human(free), packing.need / 1e9)
+                _log.warning(_SLOW, source.name, human(packing.need), human(free), packing.need / 1e9)
             return packing.load(progress)
     except OSError as error:
         why = f"{error.strerror or error}"
-        _log.warning("the packed weights of %s are not kept: %s", of.name, why)
-        return f"they cannot be read from the disk as they are needed: {why}"
+        _log.warning("the packed weights of %s are not kept: %s", source.name, why)
+        raise _NoPackError(f"they cannot be read from the disk as they are needed: {why}") from None
 
 
-def _in_memory(why: str, of: _Source, progress: Callable[[float], None]) -> tuple[NativeRunner, str]:
-    need, free = sum(map(packed_bytes, of.tensors.values())), machine.memory_available()
+def _in_memory(without_pack: str, source: _Source, progress: Callable[[float], None]) -> LoadedWeights:
+    """
+    Args:
+        without_pack: why there is no pack, or how to have one; of use where the memory is too small.
+    """
+    need, free = sum(map(packed_bytes, source.tensors.values())), machine.memory_available()
     if need > free:
-        raise ModelError(f"{of.name}: the weights need {human(need)} of memory, and {human(free)} are free; {why}.")
-    digest, runner = of.digest(), of.runner()
-    runner.take(of.tensors, progress)
-    return runner, digest.result()
+        raise ModelError(f"{source.name}: the weights need {human(need)} of memory, and {human(free)} are free; {without_pack}.")
+    digest, runner = source.digest(), source.runner()
+    runner.take(source.tensors, progress)
+    return LoadedWeights(runner, digest.result())
 
 
 class Digest:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from quintet.backends.base import Counts
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader, longest
 from quintet.backends.native.core.samplers import NativeSamplers
-from quintet.backends.native.schedule.delivery import Delivery, urgent
+from quintet.backends.native.schedule.delivery import Delivery, drawn_tokens, merge, urgent
 from quintet.backends.native.schedule.emit import FAILED, Emitter
 from quintet.backends.native.schedule.images import Encodings
 from quintet.backends.native.schedule.kv import KvCache
@@ -32,7 +33,6 @@ from quintet.backends.native.wire.messages import (
     Stepped,
     Stop,
     Submit,
-    TokenRow,
     ToWorker,
 )
 from quintet.backends.native.worker.compiling import Compiled, Compiling
@@ -69,6 +69,17 @@ Heard = ToWorker | Compiled | Filled
 
 class _StoppedError(Exception):
     """``Stop`` arrived."""
+
+
+class _Untold(NamedTuple):
+    """The events of the last step, which the front is still to be told.
+
+    Args:
+        even_empty: of the step, whether it has events or not.
+    """
+
+    events: Events
+    even_empty: bool
 
 
 class Worker:
@@ -108,7 +119,7 @@ class Worker:
         self._saved: SavedPages | None = None
         self._drafting: Drafting | None = None
         self._delivery = Delivery(clock())
-        self._untold: tuple[Events, bool] | None = None  # of the last step; whether it is told by itself
+        self._untold: _Untold | None = None
 
     def run(self) -> None:
         """The thread's body; never raises."""
@@ -163,7 +174,7 @@ class Worker:
         self._saved = saved_pages(config.prefixes, runner, loaded.fingerprint)
         kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens, self._saved)
         scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation, self._see(loaded))
-        self._tell(scheduler, {})
+        self._send_step(scheduler, {})
         step_s = full_step_s(runner, config.batch_tokens, self._clock) if self._supervised else 0.0
         scheduler.learn(config.batch_tokens, step_s)
         ready = Ready(
@@ -204,7 +215,7 @@ class Worker:
             if self._inbox.empty() and not self._compiling:
                 self._go_on(early, scheduler, stepper)
                 return
-            self._done(early.settle(), scheduler)
+            self._tell_soon(early.settle(), scheduler)
         while not self._inbox.empty() or not (scheduler.live or events) or self._idle:
             self._idle = False
             message = self._next(scheduler)
@@ -213,36 +224,36 @@ class Worker:
             if message is None or isinstance(message, Ping | Shed):  # answered by what is told below
                 asked = True
                 break
-            _merge(events, self._receive(message, scheduler))
-        _merge(events, self._compiling.overdue())
+            merge(events, self._receive(message, scheduler))
+        merge(events, self._compiling.overdue())
         self._masks.give_up()
         if scheduler.live:
             if events:  # what has ended is not suspected of a step that it takes no part in
-                self._done(events, scheduler)
+                self._tell_soon(events, scheduler)
             events = self._run(scheduler.plan(self._clock()), scheduler, stepper)
         waits = asked or self._idle or self._restoring or not scheduler.live  # no step follows at once, or somebody asked
-        self._done(events, scheduler, now=waits, by_itself=waits or self._prefilled > prefilled)
+        self._tell_soon(events, scheduler, now=waits, even_empty=waits or self._prefilled > prefilled)
 
-    def _done(self, events: Events, scheduler: Scheduler, *, now: bool = False, by_itself: bool = False) -> None:
+    def _tell_soon(self, events: Events, scheduler: Scheduler, *, now: bool = False, even_empty: bool = False) -> None:
         """Tell of a step beside the next one, or ``now``, or where that is urgent."""
-        self._say(scheduler)  # of the one before, where that was not told yet
-        self._tokens += _generated(events)
-        if events or by_itself or not (self._early and self._early.ready):  # else the next pass tells of it
-            self._untold = events, by_itself
+        self._flush(scheduler)  # of the one before, where that was not told yet
+        self._tokens += drawn_tokens(events)
+        if events or even_empty or not (self._early and self._early.ready):  # else the next pass tells of it
+            self._untold = _Untold(events, even_empty)
         if now or urgent(events):
-            self._say(scheduler)
+            self._flush(scheduler)
 
     def _go_on(self, early: EarlyPass, scheduler: Scheduler, stepper: Stepper) -> None:
         """The step that was expected: beside it the one before is taken in and told, and it is planned."""
         begin = self._clock()
-        plan, results = early.go_on(lambda: scheduler.plan(begin), lambda events: self._done(events, scheduler, now=True))
+        plan, results = early.go_on(lambda: scheduler.plan(begin), lambda events: self._tell_soon(events, scheduler, now=True))
         if results is None:
-            self._done(self._run(plan, scheduler, stepper), scheduler)
+            self._tell_soon(self._run(plan, scheduler, stepper), scheduler)
             return
         self._steps += 1
         scheduler.learn(plan.tokens, self._clock() - begin)
         if events := early.take(plan, results):
-            self._done(events, scheduler)
+            self._tell_soon(events, scheduler)
 
     def _next(self, scheduler: Scheduler) -> Heard | None:
         """The next message; ``None``: nothing came, and guides are being compiled, or masks made, or pixels are on their way."""
@@ -254,25 +265,37 @@ class Worker:
         except Empty:
             return None
 
-    def _say(self, scheduler: Scheduler, *, prompt: bool = False) -> None:
+    def _flush(self, scheduler: Scheduler, *, prompt: bool = False) -> None:
         """Tell of the last step, once, as far as that is due; before a ``prompt``, which takes long, all that streams wait for."""
         now = self._clock()
         if self._untold is not None:
-            events, by_itself = self._untold
-            told = self._delivery.step(events, 0 if self._idle else scheduler.running, now, by_itself=by_itself)
+            running = 0 if self._idle else scheduler.running
+            told = self._delivery.step(self._untold.events, running, now, even_empty=self._untold.even_empty)
             if told is not None:
-                self._tell(scheduler, told)
+                self._send_step(scheduler, told)
             self._untold = None
         if prompt and (kept := self._delivery.streams(now)):
-            self._tell(scheduler, kept)
+            self._send_step(scheduler, kept)
 
-    def _tell(self, scheduler: Scheduler, events: Events) -> None:
-        done, of = scheduler.drafts, (scheduler.preempted, scheduler.queried, scheduler.found)
-        guiding = self._compiling.compiled, self._compiling.seconds, self._masks.seconds
-        drafted = done.made, done.accepted + done.rejected, done.accepted
-        by_model = (self._drafting.drafted, self._drafting.accepted) if self._drafting else (0, 0)
-        counts = Counts(self._steps, self._tokens, self._prefilled, *of, *drafted, *guiding, *by_model)
-        deferred = self._compiling.sequences
+    def _send_step(self, scheduler: Scheduler, events: Events) -> None:
+        drafts, drafting, compiling = scheduler.drafts, self._drafting, self._compiling
+        counts = Counts(
+            steps=self._steps,
+            tokens=self._tokens,
+            prefilled=self._prefilled,
+            preempted=scheduler.preempted,
+            queried=scheduler.queried,
+            found=scheduler.found,
+            drafts=drafts.made,
+            drafted=drafts.accepted + drafts.rejected,
+            accepted=drafts.accepted,
+            compiled=compiling.compiled,
+            compile_s=compiling.seconds,
+            mask_s=self._masks.seconds,
+            drafted_by_model=drafting.drafted if drafting else 0,
+            accepted_by_model=drafting.accepted if drafting else 0,
+        )
+        deferred = compiling.sequences
         waiting = scheduler.live - scheduler.running + deferred
         self._send(Stepped(scheduler.running, waiting, counts, self._pool.state, events, deferred))
 
@@ -288,7 +311,7 @@ class Worker:
                 if submit is not None:
                     self._add(submit, scheduler)
                 for seq in aborts:
-                    _merge(events, scheduler.abort(request_id, seq))
+                    merge(events, scheduler.abort(request_id, seq))
                 return events
             case Abort(request_id, seq):
                 ended = self._compiling.abort(request_id, seq)
@@ -310,20 +333,20 @@ class Worker:
     def _run(self, plan: Plan, scheduler: Scheduler, stepper: Stepper) -> Events:
         early, prefilled = self._early, plan.prefilled
         if plan.encoding is not None or self._drafting is not None:  # before the pass something else is computed
-            self._say(scheduler)
+            self._flush(scheduler)
         if self._supervised:
             self._announce(plan)
         if refused := self._encode(plan, scheduler):
-            self._done(refused, scheduler)
+            self._tell_soon(refused, scheduler)
         if self._drafting is not None:
             self._drafting.fill(plan)
-        steps = bool(plan.segments) or (plan.encoding is not None and not self._pixels_lack)
+        steps = bool(plan.segments) or (plan.encoding is not None and not self._awaits_pixels)
         self._restoring = plan.restoring and not steps
         self._idle = not (steps or plan.restoring)
         begin = self._clock()
 
         def meanwhile(work: Work) -> None:
-            self._say(scheduler, prompt=prefilled > 0)
+            self._flush(scheduler, prompt=prefilled > 0)
             if early is not None:
                 early.expect(work)
 
@@ -341,7 +364,7 @@ class Worker:
         return events
 
     @property
-    def _pixels_lack(self) -> bool:
+    def _awaits_pixels(self) -> bool:
         return self._encoding is not None and self._encoding.waits
 
     def _encode(self, plan: Plan, scheduler: Scheduler) -> Events:
@@ -373,17 +396,3 @@ class Worker:
         if new := computed - self._computed:
             self._send(Started(tuple(new)))
         self._computed = computed
-
-
-def _generated(events: Events) -> int:
-    """Tokens that were drawn."""
-    rows = (row for batch in events.values() for row in batch)
-    return sum(row.token >= 0 and (isinstance(row, TokenRow) or not row.prompt) for row in rows)
-
-
-def _merge(events: Events, more: Events) -> None:
-    if not events:  # as in most steps
-        events.update(more)
-        return
-    for request_id, batch in more.items():
-        events.setdefault(request_id, []).extend(batch)
