@@ -238,7 +238,7 @@ class World:
             fronts.check(visitors.whole)
             fronts.bury()
         work = engine._in_flight
-        if work._in_flight or work._lives or self.watch.requests:
+        if work._in_flight or work.live or self.watch.requests:
             raise Violation("leaks: the front holds a request when all have ended")
 
 

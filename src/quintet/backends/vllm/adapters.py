@@ -78,6 +78,9 @@ class Adapters:
                 self._since = None
 
     async def _make_room(self) -> None:
-        while len(self._loaded) >= self._most and (idle := next((one for one in self._loaded if not self._users[one]), None)) is not None:
+        while len(self._loaded) >= self._most:
+            idle = next((adapter for adapter in self._loaded if not self._users[adapter]), None)
+            if idle is None:
+                return
             await self._core.forget(idle)
             del self._loaded[idle], self._users[idle]

@@ -85,7 +85,7 @@ class Child:
         worker = VllmWorker(sidecar, time.monotonic, self._parent.send, self._vocabulary.result().eos_ids)
         worker.attach(core)
         about = core.about
-        step_s = await _tried(core)
+        step_s = await _largest_step_s(core)
         self._parent.send(
             Ready(
                 model=source.name,
@@ -134,23 +134,23 @@ class Child:
             thread.join()
 
 
-async def _tried(core: VllmCore) -> float:
+async def _largest_step_s(core: VllmCore) -> float:
     """Compute a prompt and a token, and images if it sees any; seconds that the largest step may take, estimated from it."""
     about: About = core.about
     tokens = (0,) * max(1, min(TRIED, about.context - 1))
-    await _took(core, "logprobs", tokens, logprobs=1)  # what the first log-probabilities take, none after them do
-    step_s = await _took(core, "0", tokens) * -(-about.most_tokens // len(tokens))
+    await _seconds_of(core, "logprobs", tokens, logprobs=1)  # what the first log-probabilities take, none after them do
+    step_s = await _seconds_of(core, "0", tokens) * -(-about.most_tokens // len(tokens))
     if (traits := about.images) is not None:
         each = traits.tokens_per_tile
         for name in ("1", "2"):  # what the first of them takes, none after it does
             place, pixels = (0, each), bytes([int(name)]) * traits.tile_bytes
             image = PreparedImage(name.encode(), (place,), place, (1, traits.tile, traits.tile), pixels)
-            tile_s = await _took(core, name, (0,) * (each + 1), (image,))
+            tile_s = await _seconds_of(core, name, (0,) * (each + 1), (image,))
         step_s += tile_s * -(-about.most_tokens // each)
-    return step_s + await _tried_processor(core)
+    return step_s + await _processor_step_s(core)
 
 
-async def _tried_processor(core: VllmCore) -> float:
+async def _processor_step_s(core: VllmCore) -> float:
     """Have vLLM's own processor show the model an image, if it has one; seconds that the largest step may take with images alone."""
     if core.processor is None:
         return 0.0
@@ -161,11 +161,11 @@ async def _tried_processor(core: VllmCore) -> float:
         tokens = made[0].expansion.tokens
         if len(tokens) < core.about.context:
             placed = replace(image, places=made[0].expansion.places, span=(0, len(tokens)), pixels=b"")
-            image_s = await _took(core, str(level), tokens, (placed,), made) * -(-most // len(tokens))
+            image_s = await _seconds_of(core, str(level), tokens, (placed,), made) * -(-most // len(tokens))
     return image_s
 
 
-async def _took(
+async def _seconds_of(
     core: VllmCore,
     name: str,
     tokens: tuple[int, ...],

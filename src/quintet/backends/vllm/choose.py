@@ -213,11 +213,11 @@ class Chooser:
 
     def _follower(self, row: Row) -> Matcher | ThinkingBudget:
         asked, compiler = row.choose.sequence, self.guides.compiler
-        rest = self.guides.matcher(asked.grammar) if asked.grammar else None
+        matcher = self.guides.matcher(asked.grammar) if asked.grammar else None
         if asked.thinking is not None:
-            return ThinkingBudget(asked.thinking, compiler.pieces, compiler.eos_ids, rest)
-        assert rest is not None, "asked of a guided row only"
-        return rest
+            return ThinkingBudget(asked.thinking, compiler.pieces, compiler.eos_ids, matcher)
+        assert matcher is not None, "asked of a guided row only"
+        return matcher
 
     def _still(self, rows: Sequence[Row]) -> list[Row]:
         """Followed ones that may have ended; where guides take so much that some would not be followed, all that nothing is drawn for."""

@@ -267,15 +267,15 @@ def _seen(asked: Asked, spec: VisionSpec) -> Any:
     tiles = torch.tensor([image.shape[0] for image in asked.images])
     values = torch.cat([torch.from_numpy(normalised(image, spec)) for image in asked.images])
     flat = MultiModalFieldConfig.flat_from_sizes("image", tiles)
-    given, fields = {"pixel_values": values, "num_patches": tiles}, {"pixel_values": flat}
+    inputs, fields = {"pixel_values": values, "num_patches": tiles}, {"pixel_values": flat}
     if spec.projector == "idefics3":  # an image is resized to whole tiles: no pixel of them is padding
-        given["pixel_attention_mask"] = torch.ones(len(values), *values.shape[2:], dtype=torch.bool)
+        inputs["pixel_attention_mask"] = torch.ones(len(values), *values.shape[2:], dtype=torch.bool)
         fields["pixel_attention_mask"] = flat
     fields["num_patches"] = MultiModalFieldConfig.batched("image", keep_on_cpu=True)
     masks = [taken(image) for image in asked.images]
     return mm_input(
         list(asked.tokens),
-        MultiModalKwargsItems.from_hf_inputs(given, fields),
+        MultiModalKwargsItems.from_hf_inputs(inputs, fields),
         {"image": [salted(image.digest, asked.salt) for image in asked.images]},
         {"image": [PlaceholderRange(start, len(mask), torch.from_numpy(mask)) for start, mask in masks]},
         cache_salt=asked.salt or None,
@@ -292,16 +292,17 @@ def _shown(asked: Asked) -> Any:
     from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
 
     ranges = []
-    for image, made in zip(asked.images, asked.processed, strict=True):
-        (first, count), expansion = made.expansion.core, made.expansion
+    for image, processed in zip(asked.images, asked.processed, strict=True):
+        expansion = processed.expansion
+        first, count = expansion.core
         start = image.places[0][0] - (expansion.places[0][0] - first)
         if start < 0 or asked.tokens[start : start + count] != expansion.tokens[first : first + count]:
             raise RejectedError(CHANGED)
-        ranges.append(PlaceholderRange(start, count, made.mask))
+        ranges.append(PlaceholderRange(start, count, processed.mask))
     return mm_input(
         list(asked.tokens),
-        MultiModalKwargsItems({"image": [one.item for one in asked.processed]}),
-        {"image": [salted(one.name.encode(), asked.salt) for one in asked.processed]},
+        MultiModalKwargsItems({"image": [processed.item for processed in asked.processed]}),
+        {"image": [salted(processed.name.encode(), asked.salt) for processed in asked.processed]},
         {"image": ranges},
         cache_salt=asked.salt or None,
     )
@@ -343,7 +344,7 @@ def _output(output: Any, asked: Asked) -> Output:
 def _scored(row: Any, token: int, count: int) -> Scored:
     """Of vLLM's ``{token: Logprob}``: the token's own, and the ``count`` likeliest, ties by lower id."""
     own = row[token].logprob
-    falling = sorted(((one, given.logprob) for one, given in row.items()), key=lambda each: (-each[1], each[0]))
+    falling = sorted(((id_, logprob.logprob) for id_, logprob in row.items()), key=lambda pair: (-pair[1], pair[0]))
     return own, tuple(falling[:count])
 
 
@@ -363,10 +364,18 @@ def _recorder(stepped: Callable[[Step], None]) -> Any:
                 self._usage = scheduler_stats.kv_cache_usage
                 queried, found = scheduler_stats.prefix_cache_stats.queries, scheduler_stats.prefix_cache_stats.hits
             step = iteration_stats
-            prefilled, generated, preempted = (
-                (step.prompt_token_stats.computed, step.num_generation_tokens, step.num_preempted_reqs) if step else (0, 0, 0)
+            stepped(
+                Step(
+                    self._running,
+                    self._waiting,
+                    self._usage,
+                    prefilled=step.prompt_token_stats.computed if step else 0,
+                    generated=step.num_generation_tokens if step else 0,
+                    preempted=step.num_preempted_reqs if step else 0,
+                    queried=queried,
+                    found=found,
+                )
             )
-            stepped(Step(self._running, self._waiting, self._usage, prefilled, generated, preempted, queried, found))
 
         def log_engine_initialized(self) -> None:
             return

@@ -82,9 +82,10 @@ class ImageProcessing:
         finally:
             del self._coming[key]
         self._kept[key] = made
-        size = sum(one.size for each in self._kept.values() for one in each)
+        size = sum(map(_size, self._kept.values()))
         while size > MOST_KEPT and len(self._kept) > 1:
-            size -= sum(one.size for one in self._kept.popitem(last=False)[1])
+            _, oldest = self._kept.popitem(last=False)
+            size -= _size(oldest)
         return made
 
     async def _answer(self, message: Expand) -> None:
@@ -95,6 +96,10 @@ class ImageProcessing:
             self._send(Expanded(message.number, refused=(index, error.rule)))
         else:
             self._send(Expanded(message.number, tuple(one.expansion for one in made)))
+
+
+def _size(made: Sequence[Processed]) -> int:
+    return sum(processed.size for processed in made)
 
 
 def _key(salt: bytes, images: Sequence[PreparedImage]) -> Key:

@@ -126,7 +126,11 @@ class VllmSequence:
                 rows.append(self.end(Finish.ERROR, *why))
                 break
             self.generated += 1
-            finish = Finish.EOS if token in ends else Finish.LENGTH if self.generated >= self.asked.max_tokens else None
+            finish = None
+            if token in ends:
+                finish = Finish.EOS
+            elif self.generated >= self.asked.max_tokens:
+                finish = Finish.LENGTH
             own, top = scored[at] if scored else (None, ())
             waited = self._waited()
             if finish is None and own is None and not waited:

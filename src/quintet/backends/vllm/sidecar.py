@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import Vocabulary
@@ -17,6 +18,18 @@ from quintet.backends.vllm.wire import Compile, Compiled, Refused, decode_from_c
 MOST_REFUSED = 4096
 _READ = 1 << 16
 _log = logging.getLogger(__name__)
+
+
+class _Compilation(NamedTuple):
+    """Guides that the choosers were told to compile.
+
+    Args:
+        unanswered: choosers that have not said that it is done.
+        then: is told whether all could.
+    """
+
+    unanswered: int
+    then: Callable[[bool], None]
 
 
 class Sidecar:
@@ -34,9 +47,7 @@ class Sidecar:
         self._listener.listen()
         self._choosers: list[tuple[socket.socket, codec.Splitter]] = []
         self._ready: tuple[str, ...] = ()  # of the last answer
-        self._waiting: dict[
-            tuple[str, ...], tuple[int, Callable[[bool], None]]
-        ] = {}  # grammars -> choosers that have not answered, and who asks
+        self._waiting: dict[tuple[str, ...], _Compilation] = {}  # by the grammars
         self.refused: dict[int, Refused] = {}
         """By the key of the sequence; whoever looks takes it out."""
 
@@ -80,7 +91,7 @@ class Sidecar:
         """Have them compiled; ``then`` is called by ``hear`` when all have answered, with whether all could."""
         self._ready = ()  # for which these may have to go
         message = Compile(tuple(grammars))
-        self._waiting[message.grammars] = len(self._choosers), then
+        self._waiting[message.grammars] = _Compilation(len(self._choosers), then)
         for sock, _ in self._choosers:
             with contextlib.suppress(ConnectionError):  # see hear
                 sock.sendall(codec.encode(message))
@@ -96,13 +107,13 @@ class Sidecar:
                 while len(self.refused) > MOST_REFUSED:  # of sequences that had ended, told once more by another worker
                     del self.refused[next(iter(self.refused))]
             case Compiled(grammars, well):
-                left, then = self._waiting.pop(grammars, (0, None))
-                if then is None:
+                compilation = self._waiting.pop(grammars, None)
+                if compilation is None:
                     return  # nobody waits for it any more
                 if not well:
-                    then(False)
-                elif left > 1:
-                    self._waiting[grammars] = left - 1, then
+                    compilation.then(False)
+                elif compilation.unanswered > 1:
+                    self._waiting[grammars] = compilation._replace(unanswered=compilation.unanswered - 1)
                 else:
                     self._ready = grammars
-                    then(True)
+                    compilation.then(True)

@@ -39,7 +39,7 @@ from quintet.backends.vllm.images import Pictures
 from quintet.backends.vllm.processing import ImageProcessing, Maker
 from quintet.backends.vllm.sequences import MOST_ENDS, Rows, VllmSequence, sequences_of
 from quintet.backends.vllm.sidecar import Sidecar
-from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, Processed, RejectedError, Step
+from quintet.backends.vllm.values import About, Asked, CoreDeadError, Output, Processed, RejectedError, Scored, Step
 from quintet.backends.vllm.wire import encode_choose
 from quintet.events import Blame, Finish
 from quintet.inputs.images.value import PreparedImage
@@ -106,9 +106,8 @@ class VllmWorker:
         self._loop, self._core = asyncio.get_running_loop(), core
         self._adapters = Adapters(core, core.about.most_adapters, self._clock)
         self._processing = ImageProcessing(core.processor, self._send) if core.processor is not None else None
-        self._most = (
-            core.about.most_running + core.about.most_running // 8 + 1
-        )  # a few wait in vLLM: a place is taken in the step it is free
+        running = core.about.most_running
+        self._most = running + running // 8 + 1  # a few wait in vLLM, so that a place is taken in the step in which it becomes free
 
     async def run(self) -> Died:
         """Until ``Stop``, or until vLLM has ended; what the front is to be told."""
@@ -129,14 +128,14 @@ class VllmWorker:
     def stepped(self, step: Step) -> None:
         """vLLM has finished a step; called before the outputs of it are looked at."""
         self._step = step
-        tokens, done = step.prefilled + step.generated, self._counts
-        self._counts = Counts(
-            done.steps + 1,
-            done.tokens + tokens,
-            done.prefilled + step.prefilled,
-            done.preempted + step.preempted,
-            done.queried + step.queried,
-            done.found + step.found,
+        done = self._counts
+        self._counts = done._replace(
+            steps=done.steps + 1,
+            tokens=done.tokens + step.prefilled + step.generated,
+            prefilled=done.prefilled + step.prefilled,
+            preempted=done.preempted + step.preempted,
+            queried=done.queried + step.queried,
+            found=done.found + step.found,
         )
         self._tell_soon()
 
@@ -173,7 +172,9 @@ class VllmWorker:
             self._die()
         self._merge(self._compiling.overdue())
         # Of adapters it counts how long the one has taken whose turn it is: many may wait for it, each of them not for long.
-        begun = [*self._entering.values(), *(() if (loading := self._adapters.since) is None else (loading,))]
+        begun = [*self._entering.values()]
+        if self._adapters.since is not None:
+            begun.append(self._adapters.since)
         if self._compiling or any(self._clock() - since <= ENTER_S for since in begun):
             self._tell_soon()
 
@@ -226,7 +227,7 @@ class VllmWorker:
             self._started.add(request_id)
             self._send(Started((request_id,)))
 
-    def _echo(self, sequence: VllmSequence, scored: tuple[tuple[float, tuple[tuple[int, float], ...]], ...]) -> None:
+    def _echo(self, sequence: VllmSequence, scored: tuple[Scored, ...]) -> None:
         """What is echoed for its group, if it leads it; the others may begin then."""
         group = sequence.group
         if group.leader is sequence:
@@ -314,8 +315,8 @@ class VllmWorker:
     def _fail(self, leader: VllmSequence) -> None:
         """The prompt's log-probabilities are no numbers: an end for all of the group."""
         followers, leader.group.followers, leader.group.leader = leader.group.followers, [], None
-        for each in (leader, *followers):
-            self._tell(each, [each.end(Finish.ERROR, NUMERICAL, Blame.NUMBERS)])
+        for member in (leader, *followers):
+            self._tell(member, [member.end(Finish.ERROR, NUMERICAL, Blame.NUMBERS)])
 
     def _abort(self, request_id: int, seq: int | None) -> None:
         for sequence in [*self._requests.get(request_id, ())]:

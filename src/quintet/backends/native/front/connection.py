@@ -31,7 +31,7 @@ MAX_BACKLOG = 4 * codec.MAX_FRAME
 _READ = 1 << 18
 _REAP_S = 0.005
 _LOOKS, _LOOK_S = 40, 0.0005
-"""At a dying process, of which the kernel closes the sockets before it tells the exit code."""
+"""How often to look for the exit code of a dying process, and seconds between: the kernel closes its sockets before it tells that."""
 
 _log = logging.getLogger(__name__)
 
@@ -138,7 +138,9 @@ class Connection(asyncio.Protocol):
             code = self.process.poll()
         self._child.kill()
         self._reap()
-        return "" if code is None else f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
+        if code is None:
+            return ""
+        return f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
 
     async def wait(self) -> None:
         """Until it has ``ended``, after ``end``."""

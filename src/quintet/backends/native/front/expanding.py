@@ -32,6 +32,13 @@ MALFORMED = "cannot be taken: the model's own processor has not answered for eac
 
 @dataclass(slots=True, eq=False)
 class _Asked:
+    """The images of a prompt that the engine is asked about.
+
+    Args:
+        key: by what they are blamed, should the engine end: their digest, and their tenant.
+        images: how many.
+    """
+
     number: int
     key: tuple[bytes, str]
     images: int

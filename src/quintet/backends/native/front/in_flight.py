@@ -87,13 +87,13 @@ class InFlight:
         self._in_flight: dict[int, InFlightRequest] = {}
         self._streams: WeakSet[Stream] = WeakSet()  # also those of requests that have ended, and of which something waits to be read
         self._suspects = Suspects() if suspects is None else suspects
-        self._held: deque[InFlightRequest] = deque()  # suspects that wait for their turn
+        self._held_suspects: deque[InFlightRequest] = deque()  # that wait for their turn
         self._trial: InFlightRequest | None = None
-        self._alone = False  # the suspects of the last death have their turns, and everything else waits
-        self._first = 0  # of those held, how many of these are left
-        self._over: set[int] = set()  # requests that have ended, and were run again by this engine, which may not know that yet
+        self._suspects_first = False  # the suspects of the last death have their turns, and everything else waits
+        self._turns_left = 0  # of those held, how many of these are left
+        self._ended_reruns: set[int] = set()  # requests that have ended, and were run again by this engine, which may not know that yet
         self._up = False
-        self._lives: Counter[str] = Counter()  # sequences that have not ended, by tenant
+        self._live: Counter[str] = Counter()  # sequences that have not ended, by tenant
         self.soundness = Soundness()
         self.ended = 0
         """Sequences that the engine has ended, in all."""
@@ -106,17 +106,17 @@ class InFlight:
     @property
     def live(self) -> int:
         """Sequences that have not ended."""
-        return self._lives.total()
+        return self._live.total()
 
     def live_of(self, tenant: str) -> int:
         """Those of a tenant."""
-        return self._lives[tenant]
+        return self._live[tenant]
 
     def take(self, request: InFlightRequest) -> None:
         """Take a request up, be it new or what another engine has let go of; one that must not run ends at once."""
         self._in_flight[request.submit.request_id] = request
         self._streams.add(request.stream)
-        self._lives[request.submit.tenant] += request.stream.open
+        self._live[request.submit.tenant] += request.stream.open
         self._admit(request)
         self._next()
 
@@ -145,7 +145,7 @@ class InFlight:
 
     def push(self, request_id: int, batch: Sequence[TokenEvent]) -> None:
         """A request's next events."""
-        if request_id in self._over:
+        if request_id in self._ended_reruns:
             return
         request = self._in_flight[request_id]
         ends = self._push(request, batch)
@@ -153,11 +153,11 @@ class InFlight:
             self.soundness.see(request.submit.prompts, batch)
         if ends:
             self.ended += ends
-            self._ended(request, ends)
+            self._count_ended(request, ends)
             if not request.stream.open:
                 del self._in_flight[request_id]
                 if request.deaths:
-                    self._over.add(request_id)
+                    self._ended_reruns.add(request_id)
                 if self._suspects and batch[-1].finish in (Finish.EOS, Finish.LENGTH):
                     self._suspects.clear(self._digest(request.submit))
         if request is self._trial:
@@ -175,7 +175,7 @@ class InFlight:
                 self.abort(request_id, None)
 
     def _push(self, request: InFlightRequest, batch: Sequence[TokenEvent]) -> int:
-        """As ``Stream``, of what of it is new."""
+        """Add to its stream what of the batch was not told before a death; returns how many sequences that ends."""
         if request.told is not None:
             batch = request.told.new(batch)
             if request.told.differs:
@@ -185,10 +185,10 @@ class InFlight:
 
     def up(self) -> None:
         """An engine is ready: tell it what there is to do."""
-        self._up = self._alone = True
+        self._up = self._suspects_first = True
         for request in list(self._in_flight.values()):
             self._admit(request)
-        self._first = len(self._held)
+        self._turns_left = len(self._held_suspects)
         self._next()
 
     def down(self, *, unsound: bool = False) -> int:
@@ -207,9 +207,9 @@ class InFlight:
         self.soundness.restarted(unsound=unsound)
         if not unsound:
             self._suspects.blame(shares, self._clock())
-        self._up, self._alone, self._trial, self._first = False, False, None, 0
-        self._held.clear()
-        self._over.clear()
+        self._up, self._suspects_first, self._trial, self._turns_left = False, False, None, 0
+        self._held_suspects.clear()
+        self._ended_reruns.clear()
         broken = 0
         for request in list(self._in_flight.values()):
             request.deaths += request.computed
@@ -225,14 +225,13 @@ class InFlight:
 
     def release(self) -> list[InFlightRequest]:
         """While no engine is up: let go of what waits and is no suspect, so that another engine can ``take`` it."""
+        if self._up:
+            return []
         now = self._clock()
-        free = [
-            request
-            for request in self._in_flight.values()
-            if not self._up and not (request.stream.delivered or request.sent or self._suspects.suspected(self._key(request)[0], now))
-        ]
+        untouched = [request for request in self._in_flight.values() if not (request.stream.delivered or request.sent)]
+        free = [request for request in untouched if not self._suspects.suspected(self._digest(request.submit), now)]
         for request in free:
-            self._ended(request, request.stream.open)
+            self._count_ended(request, request.stream.open)
             del self._in_flight[request.submit.request_id]
         return free
 
@@ -243,24 +242,25 @@ class InFlight:
 
     def _admit(self, request: InFlightRequest) -> None:
         """Send it now, or later, or never."""
-        if self._suspects and self._suspects.suspected((key := self._key(request))[0], self._clock()):
-            if self._suspects.blocked(*key, self._clock()):
+        now = self._clock()
+        if self._suspects and self._suspects.suspected(digest := self._digest(request.submit), now):
+            if self._suspects.blocked(digest, request.submit.tenant, now):
                 self.refused += 1
                 self._end(request, Finish.ERROR, REFUSED)
             elif self._up:
-                self._held.append(request)
-        elif self._up and not self._alone:
+                self._held_suspects.append(request)
+        elif self._up and not self._suspects_first:
             self._send(request)
 
     def _next(self) -> None:
-        """The next suspect's turn, if it is; everybody's, once those of the last death have had theirs."""
+        """Run the next suspect, if none runs; and once those of the last death have had their turns, everything else."""
         while self._up and self._trial is None:
-            if self._alone and not self._first:
-                self._alone = False
+            if self._suspects_first and not self._turns_left:
+                self._suspects_first = False
                 self._send_rest()
-            elif self._held:
-                self._first = max(0, self._first - 1)
-                request = self._held.popleft()
+            elif self._held_suspects:
+                self._turns_left = max(0, self._turns_left - 1)
+                request = self._held_suspects.popleft()
                 if request.stream.open:
                     self._send(request)
                     self._trial = request if request.sent else None
@@ -269,10 +269,11 @@ class InFlight:
 
     def _send_rest(self) -> None:
         for request in list(self._in_flight.values()):
-            if not request.sent and request not in self._held:
+            if not request.sent and request not in self._held_suspects:
                 self._send(request)
 
     def _key(self, request: InFlightRequest) -> tuple[bytes, str]:
+        """By what it is blamed: the digest of what it asks for, and its tenant."""
         return self._digest(request.submit), request.submit.tenant
 
     def _send(self, request: InFlightRequest) -> None:
@@ -287,12 +288,12 @@ class InFlight:
             self._tell(Abort(request.submit.request_id, seq))
 
     def _end(self, request: InFlightRequest, finish: Finish, error: str = "") -> None:
-        self._ended(request, request.stream.open)
+        self._count_ended(request, request.stream.open)
         del self._in_flight[request.submit.request_id]
         request.stream.end(finish, error)
 
-    def _ended(self, request: InFlightRequest, count: int) -> None:
+    def _count_ended(self, request: InFlightRequest, count: int) -> None:
         tenant = request.submit.tenant
-        self._lives[tenant] -= count
-        if not self._lives[tenant]:
-            del self._lives[tenant]
+        self._live[tenant] -= count
+        if not self._live[tenant]:
+            del self._live[tenant]

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 from quintet import logs
 from quintet.backends.native.front.connection import Connection
@@ -26,6 +27,17 @@ from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.pieces import Pieces
 
 _log = logging.getLogger(__name__)
+
+
+class _Begun(NamedTuple):
+    """What loads before there is an event loop.
+
+    Args:
+        child: ``None`` = none could be started.
+    """
+
+    child: Child | None
+    tokenizer: Future[Tokenizer]
 
 
 class ProcessLink(Link):
@@ -50,7 +62,7 @@ class ProcessLink(Link):
         self._module = tuple(module or (VLLM_MODULE if isinstance(source, VllmSource) else MODULE))
         self._receive: Callable[[FromWorker], None] = lambda _: None
         self._loading: asyncio.Future[Tokenizer] | None = None
-        self._begun: tuple[Child | None, Future[Tokenizer]] | None = None
+        self._begun: _Begun | None = None
         self._child: Connection | None = None
         self._ended: list[Connection] = []  # killed, but perhaps not gone yet
         self._closed = False
@@ -68,7 +80,7 @@ class ProcessLink(Link):
             except OSError:
                 child.drop()
                 child = None
-        self._begun = child, tokenizer
+        self._begun = _Begun(child, tokenizer)
 
     @property
     def pid(self) -> int | None:
@@ -78,21 +90,21 @@ class ProcessLink(Link):
     def start(self, receive: Callable[[FromWorker], None]) -> None:
         self._receive = receive
         loop = asyncio.get_running_loop()
-        begun, loading = self._begun or (None, None)
-        self._begun = None
+        begun, self._begun = self._begun, None
+        child = begun.child if begun else None
         try:
             level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-            self._child = child = Connection(begun or spawn(self._module, level, logs.form_in_use()), self._take, self._lost)
+            self._child = connection = Connection(child or spawn(self._module, level, logs.form_in_use()), self._take, self._lost)
         except (OSError, MemoryError) as error:  # no process, no memory, no descriptor to be had now
             why = getattr(error, "strerror", None) or "out of memory"
             loop.call_soon(receive, Died(f"the engine's process cannot be started: {why}.", started=False))
             return
-        if begun is None:
-            child.send(self._load())
+        if child is None:  # else ``begin`` has told it
+            connection.send(self._load())
         if self.tokenizer is not None:
-            self._tell_vocabulary(child)
+            self._tell_vocabulary(connection)
         else:
-            self._begin_tokenizer(loading)
+            self._begin_tokenizer(begun.tokenizer if begun else None)
 
     def send(self, message: ToWorker) -> None:
         if self._child is not None:
@@ -153,5 +165,5 @@ class ProcessLink(Link):
         if child is None:
             return
         how = child.end(gone=why is None)
-        self._ended = [each for each in self._ended if not each.ended] + [child]
+        self._ended = [ended for ended in self._ended if not ended.ended] + [child]
         self._receive(why or Died(f"the engine ended{how}."))

@@ -16,7 +16,7 @@ class Told:
     """How many tokens the sequences of one request were told, and a hash of them: those of a prompt and of its output by themselves."""
 
     def __init__(self) -> None:
-        self._told: dict[int, tuple[int, int]] = {}  # of a prompt, under the complement of its sequence's number
+        self._told: dict[int, tuple[int, int]] = {}  # tokens and their hash, by sequence; of a prompt under the complement of its number
         self._now: dict[int, tuple[int, int]] = {}  # the same, by the engine that computes it now
         self.ended: set[int] = set()
         """Sequences that need not be computed again."""
@@ -36,15 +36,17 @@ class Told:
         if not event.prompt and seq in self.ended:
             return False
         key = ~seq if event.prompt else seq
-        told, now = self._told.get(key, _NOTHING), self._now.get(key, _NOTHING)
-        behind = now[0] < told[0]
+        told = self._told.get(key, _NOTHING)
+        count, hashed = self._now.get(key, _NOTHING)
+        behind = count < told[0]
         if finish is not None:
             self.differs |= behind and finish in (Finish.EOS, Finish.LENGTH)  # to any other end it may come earlier than before
             self.ended.add(seq)
             return True
-        self._now[key] = now = now[0] + 1, hash((now[1], event.token, event.logprob))
+        self._now[key] = now = count + 1, hash((hashed, event.token, event.logprob))
         if behind:
-            self.differs |= now[0] == told[0] and now != told
+            if count + 1 == told[0]:  # as many as before: only then the hashes are of the same tokens
+                self.differs |= now != told
             return False
         self._told[key] = now
         return True

@@ -94,11 +94,11 @@ class Ahead:
     """
 
     def __init__(self, level: str, *, first: bool, form: str = logs.TEXT) -> None:
-        self._log = level, form
+        self._level, self._form = level, form
         self._waits: Child | None = None
         if first:
             with contextlib.suppress(OSError):
-                self._waits = spawn(MODULE, *self._log)
+                self._waits = spawn(MODULE, self._level, self._form)
 
     def __enter__(self) -> Ahead:
         return self
@@ -114,6 +114,6 @@ class Ahead:
             OSError: see ``spawn``.
         """
         if self._waits is None or tuple(module) != MODULE:
-            return spawn(module, *self._log)
+            return spawn(module, self._level, self._form)
         child, self._waits = self._waits, None
         return child

@@ -106,7 +106,7 @@ class Supervisor:
         self._incidents = Incidents()
         self._unsound = False  # as was told last
         self._timers: dict[str, Timer] = {}
-        self._again = 0.0  # when the next start is, while it is waited for
+        self._restart_at = 0.0  # while it is waited for
         self.state = State.LOADING
         """Without ``STALLED`` and ``DRAINING``."""
         self.progress = 0.0
@@ -166,7 +166,7 @@ class Supervisor:
         """
         now = self._clock()
         if self.state is not State.READY:
-            seconds = self._pace.until_ready(now, self._again if "restart" in self._timers else None, self.progress)
+            seconds = self._pace.until_ready(now, self._restart_at if "restart" in self._timers else None, self.progress)
         elif draining:  # by then there is another server, or none
             seconds = self._pace.until_done(self._work.live) + self._pace.load_s
         else:
@@ -202,7 +202,7 @@ class Supervisor:
             if not self._work.live and not self._watched:  # an idle engine that is not asked does not move
                 self._watchdog.moved(self._clock())
             self._work.take(request)
-            self._see()
+            self._update_pace()
 
     async def close(self) -> None:
         """End all work and the worker. Idempotent."""
@@ -242,10 +242,10 @@ class Supervisor:
             pieces = self.capabilities.pieces
             for request_id, rows in message.events.items():
                 self._work.push(request_id, [row.event(pieces) for row in rows])
-            self._judge()
-        self._see()
+            self._check_soundness()
+        self._update_pace()
 
-    def _judge(self) -> None:
+    def _check_soundness(self) -> None:
         """Whether what was computed are numbers: a worker that has lost them is started again, once until it has them again."""
         soundness = self._work.soundness
         if soundness.unsound is self._unsound:
@@ -260,7 +260,7 @@ class Supervisor:
         else:
             _log.error("%d different prompts in a row gave values that are not finite; the engine is unsound.", UNSOUND_AT)
 
-    def _see(self) -> None:
+    def _update_pace(self) -> None:
         self._pace.see(self._clock(), self._work.ended, working=self._work.live > 0 and self.state is State.READY)
 
     def _ready(self, message: Ready) -> None:
@@ -298,7 +298,7 @@ class Supervisor:
         else:
             self.state = State.DEAD
             self._end_all(Finish.ERROR, DIED)
-        self._again = self._clock() + wait
+        self._restart_at = self._clock() + wait
         self._later("restart", wait, self._restart)
 
     def _restart(self) -> None:

@@ -111,7 +111,7 @@ def digest(submit: Submit) -> bytes:
     The salt of the cached prefixes, which differs from one API key to the next, is not: it changes nothing that is computed. So many bytes
     that nobody can make a request whose digest is another's.
     """
-    seedless = [replace(one, salt=b"", sampling=replace(one.sampling, seed=0, seeded=False)) for one in submit.asked]
+    seedless = [replace(asked, salt=b"", sampling=replace(asked.sampling, seed=0, seeded=False)) for asked in submit.asked]
     samples = [msgspec.structs.replace(sample, seed=0) for sample in submit.samples]
-    asked = (submit.prompts, seedless, samples, submit.images, submit.adapter)
-    return blake2b(_encoder.encode(asked), digest_size=32).digest()
+    computed = (submit.prompts, seedless, samples, submit.images, submit.adapter)
+    return blake2b(_encoder.encode(computed), digest_size=32).digest()

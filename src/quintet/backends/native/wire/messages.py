@@ -347,12 +347,15 @@ class Died(Message, frozen=True):
     def of(cls, error: Exception) -> Died:
         """Because of ``error``, of which an unforeseen one may say what is nobody's business."""
         told = isinstance(error, ModelError | EngineFailed)
-        return cls(str(error) if told else f"the engine broke ({type(error).__name__}).", isinstance(error, ModelError))
+        reason = str(error) if told else f"the engine broke ({type(error).__name__})."
+        return cls(reason, model=isinstance(error, ModelError))
 
     @property
     def error(self) -> Exception | None:
         """What whoever started the engine is told."""
-        return None if not self.reason else ModelError(self.reason) if self.model else EngineFailed(self.reason)
+        if not self.reason:
+            return None
+        return ModelError(self.reason) if self.model else EngineFailed(self.reason)
 
 
 ToWorker = Submit | Pixels | Expand | Abort | Shed | Ping | Stop
