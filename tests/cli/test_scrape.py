@@ -57,6 +57,13 @@ def test_a_quantile_beyond_the_last_bound_is_that_bound() -> None:
     assert Between(page(0.0), page(1.0, all=5)).quantile(0.5, "vllm:time_to_first_token_seconds") == 0.2
 
 
+def test_a_histogram_whose_server_was_started_again_is_all_of_the_second_page() -> None:
+    before, now = page(0.0, fast=100, slow=100, all=100), page(1.0, fast=0, slow=108, all=108)
+    assert Between(before, now).quantile(0.5, "vllm:time_to_first_token_seconds") == pytest.approx(0.15)
+    before, now = page(0.0, fast=100, slow=100, all=100), page(1.0, fast=4, slow=8, all=8)
+    assert Between(before, now).quantile(0.25, "vllm:time_to_first_token_seconds") == pytest.approx(0.05)
+
+
 def test_a_counter_that_fell_began_anew() -> None:
     between = Between(page(0.0, tokens=1000, good=50), page(2.0, tokens=30, good=4))
     assert between.rate("vllm:generation_tokens_total") == 15

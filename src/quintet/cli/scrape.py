@@ -73,8 +73,7 @@ class Between:
     def rose(self, name: str, **labels: str) -> float | None:
         """By how much a counter did."""
         now = self.now.sum(name, **labels)
-        before = self.before.sum(name, **labels) or 0.0
-        return None if now is None else now - before if now >= before else now
+        return None if now is None else _rise(self.before.sum(name, **labels) or 0.0, now)
 
     def rate(self, name: str, **labels: str) -> float | None:
         """The same for a second."""
@@ -84,18 +83,19 @@ class Between:
     def rates(self, name: str, label: str) -> dict[str, float]:
         """The same for each value of a label, without those that stood still."""
         before = self.before.by(name, label)
-        now = self.now.by(name, label).items()
-        rose = {value: more if (more := count - before.get(value, 0.0)) >= 0 else count for value, count in now}
+        rose = {value: _rise(before.get(value, 0.0), count) for value, count in self.now.by(name, label).items()}
         return {value: more / self.seconds for value, more in rose.items() if more > 0}
 
     def share(self, part: str, whole: str, **labels: str) -> float | None:
         """Of the rise of one counter in that of another; ``None`` = there was none."""
-        some, all_ = self.rose(part, **labels), self.rose(whole, **labels)
-        return some / all_ if some is not None and all_ else None
+        of_part, of_whole = self.rose(part, **labels), self.rose(whole, **labels)
+        return of_part / of_whole if of_part is not None and of_whole else None
 
     def quantile(self, share: float, name: str, **labels: str) -> float | None:
         """Of what a histogram took in meanwhile, as Prometheus reckons it: straight through the class that it falls in."""
         now, before = self.now.by(f"{name}_bucket", "le", **labels), self.before.by(f"{name}_bucket", "le", **labels)
+        if any(count < before.get(bound, 0.0) for bound, count in now.items()):
+            before = {}  # all classes of a histogram begin anew together
         counts = sorted((float(bound), count - before.get(bound, 0.0)) for bound, count in now.items())
         total = counts[-1][1] if counts else 0.0
         if total <= 0:
@@ -106,6 +106,10 @@ class Between:
                 return low if math.isinf(bound) else low + (bound - low) * (share * total - below) / max(count - below, 1e-9)
             low, below = bound, count
         return None
+
+
+def _rise(before: float, now: float) -> float:
+    return now - before if now >= before else now
 
 
 @dataclass(frozen=True, slots=True)
