@@ -212,7 +212,8 @@ def _over(meter: Meter, requested: int, wait: float | None) -> str:
     used = max(0, meter.limit - meter.remaining)
     told = f"Rate limit reached on {name}: Limit {meter.limit}, Used {used}, Requested {requested}."
     if wait is not None:
-        return f"{told} Please try again in {max(wait, 0.001):{'.0f' if wait >= 100 else '.3g'}}s."
+        digits = ".0f" if wait >= 100 else ".3g"
+        return f"{told} Please try again in {max(wait, 0.001):{digits}}s."
     return f"{told} That is more than the limit ever allows." if requested > meter.limit else f"{told} The key's budget does not suffice."
 
 

@@ -71,11 +71,13 @@ def cpus(root: Path = ROOT) -> int:
 def _memory(root: Path) -> Iterator[tuple[int, int]]:
     """Limit and use of each group that has a limit, in bytes; without cached files, which the kernel drops when it needs room."""
     for folder, version in _folders("memory", root):
-        names = ("memory.max", "memory.current", "") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-        limit, used = _text(folder / names[0]), _text(folder / names[1])
+        if version == 2:
+            limit, used, prefix = _text(folder / "memory.max"), _text(folder / "memory.current"), ""
+        else:
+            limit, used, prefix = _text(folder / "memory.limit_in_bytes"), _text(folder / "memory.usage_in_bytes"), "total_"
         if limit.isdecimal() and used.isdecimal() and int(limit) < _UNLIMITED:
             stat = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat") if " " in line)
-            cached = sum(int(stat.get(f"{names[2]}{kind}_file", "0")) for kind in ("active", "inactive"))
+            cached = sum(int(stat.get(f"{prefix}{kind}_file", "0")) for kind in ("active", "inactive"))
             yield int(limit), max(0, int(used) - cached)
 
 
