@@ -247,7 +247,7 @@ def run(
 
     configuration.require_partners()
     model, prompt = run.model_and_prompt(list(words))
-    packs = engines.pack_bytes(pack_cache, pack_cache_size)
+    packs = engines.pack_bytes(pack_cache_size, wanted=pack_cache)
     engine = engines.EngineOptions(
         model=model,
         ctx_size=ctx_size,

@@ -66,7 +66,7 @@ def check(**values: Any) -> None:
     asked.listen.require_two_places()
     closed = bool(asked.config.api_key_file or asked.config.keys)
     for host in asked.listen.hosts:
-        net.check_exposure(host, asked.config.api_keys, asked.no_api_key, closed=closed)
+        net.check_exposure(host, asked.config.api_keys, no_key=asked.no_api_key, closed=closed)
     if asked.told.otlp_endpoint:
         exporting.check(asked.told.otlp_endpoint, os.environ)
 
@@ -92,7 +92,7 @@ def _engine_options(server: dict[str, Any], *, elsewhere: bool) -> engines.Engin
         think_tags=engines.parse_tags(server.pop("think_tags")),
         suffix_first=server.pop("spm_infill"),
         speculation=server.pop("speculation") == "auto",
-        pack_bytes=engines.pack_bytes(server.pop("pack_cache"), server.pop("pack_cache_size")),
+        pack_bytes=engines.pack_bytes(server.pop("pack_cache_size"), wanted=server.pop("pack_cache")),
         quantize=server.pop("quantize"),
         longest_edge=server.pop("image_longest_edge"),
         mmproj=server.pop("mmproj"),

@@ -112,7 +112,7 @@ def connect(*of_engine: Decorator) -> None:
             model=engines.TOY if toy else model,
             kv_bytes=engines.parse_size(engine.pop("kv_cache")),
             offline=offline,
-            pack_bytes=engines.pack_bytes(engine.pop("pack_cache"), engine.pop("pack_cache_size")),
+            pack_bytes=engines.pack_bytes(engine.pop("pack_cache_size"), wanted=engine.pop("pack_cache")),
             given=configuration.given(),
             **engine,
         )

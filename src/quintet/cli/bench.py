@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import uvloop
 
@@ -117,8 +118,17 @@ def parse_extra(text: str) -> Body:
     return found
 
 
-def parse_amount(clients: int | None, rate: float | None, requests: int | None, duration: str | None) -> tuple[int, float, int, float]:
-    """``clients``, ``rate``, ``requests`` and ``duration`` of ``LoadOptions``.
+class Amount(NamedTuple):
+    """How much load; see ``LoadOptions``."""
+
+    clients: int
+    rate: float
+    requests: int
+    duration: float
+
+
+def parse_amount(clients: int | None, rate: float | None, requests: int | None, duration: str | None) -> Amount:
+    """What the four options say together.
 
     Raises:
         OptionError: two that contradict, or more requests than are made beforehand.
@@ -133,7 +143,12 @@ def parse_amount(clients: int | None, rate: float | None, requests: int | None, 
     count = requests or (rate or 0.0) * seconds
     if count > MOST_REQUESTS:
         raise OptionError(f"{'--requests' if requests else '--rate times --duration'} must be at most {MOST_REQUESTS:,}, got {count:g}.")
-    return (0 if rate else clients or CLIENTS), rate or 0.0, requests or 0, 0.0 if requests else seconds
+    return Amount(
+        clients=0 if rate else clients or CLIENTS,
+        rate=rate or 0.0,
+        requests=requests or 0,
+        duration=0.0 if requests else seconds,
+    )
 
 
 def bench(options: BenchOptions, load: LoadOptions) -> int:
@@ -174,7 +189,7 @@ def bench(options: BenchOptions, load: LoadOptions) -> int:
 
 
 def bodies(page: str, load: LoadOptions, seed: int) -> Iterator[Body]:
-    """Requests without end; no two prompts are alike after ``same`` words, so no cache helps with more than these."""
+    """Requests without end; no two prompts are alike after the ``same_prefix`` words, so no cache helps with more than these."""
     draw = random.Random(seed)  # noqa: S311 -- the same load each time
     known = {field.name for field in PROVIDERS[page].fields if field.status in (Status.DONE, Status.NO_OP)}
     usage = {"stream_options": {"include_usage": True}} if load.stream and "stream_options" in known else {}

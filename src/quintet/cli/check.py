@@ -39,9 +39,9 @@ def check(options: CheckOptions) -> int:
     """
     page = PAGES[options.page]
     known = [item.id for _, item in page.each()]
-    for one in options.only:
-        if one not in known:
-            raise OptionError(f"--only must be one of {', '.join(known)}, got {shorten(one)}.")
+    for item in options.only:
+        if item not in known:
+            raise OptionError(f"--only must be one of {', '.join(known)}, got {shorten(item)}.")
     server, show = _server(options), hidden(options.key)
     model = options.model or first_model(server)
     client = Client(server.send, page, f"{server.base.path}/completions", model)
@@ -52,7 +52,7 @@ def check(options: CheckOptions) -> int:
     else:
         sys.stdout.write(f"{server.base.geturl()} as {page.title}, model {show(model)}\n")
         sys.stdout.writelines(f"{line}\n" for line in table(page, results, show))
-    return int(any(one.verdict is Verdict.DIFFERS for one in results))
+    return int(any(result.verdict is Verdict.DIFFERS for result in results))
 
 
 def _server(options: CheckOptions) -> Server:
@@ -75,10 +75,10 @@ def _run(client: Client, page: Page, only: Collection[str]) -> list[Result]:
     total = len(only) or sum(1 for _ in page.each())
     results: list[Result] = []
     shown = sys.stderr.isatty()
-    for one in run(client, page, only):
-        results.append(one)
+    for result in run(client, page, only):
+        results.append(result)
         if shown:
-            sys.stderr.write(f"\r\x1b[K{len(results)} of {total}: {one.item.id}")
+            sys.stderr.write(f"\r\x1b[K{len(results)} of {total}: {result.item.id}")
             sys.stderr.flush()
     if shown:
         sys.stderr.write("\r\x1b[K")

@@ -100,12 +100,12 @@ def bench(
     """
     from quintet.cli import bench
 
-    waiting, per_second, count, seconds = bench.parse_amount(clients, rate, requests, duration)
+    amount = bench.parse_amount(clients, rate, requests, duration)
     load = bench.LoadOptions(
-        clients=waiting,
-        rate=per_second,
-        requests=count,
-        duration=seconds,
+        clients=amount.clients,
+        rate=amount.rate,
+        requests=amount.requests,
+        duration=amount.duration,
         prompt_tokens=bench.parse_span(prompt_tokens, "--prompt-tokens"),
         max_tokens=bench.parse_span(max_tokens, "--max-tokens"),
         same_prefix=same_prefix,

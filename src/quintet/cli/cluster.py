@@ -139,7 +139,7 @@ def distributed(fleet: Fleet, options: ClusterOptions, asked: FleetOptions) -> F
     if not options.address:
         _require_room(fleet, options)
     models = [
-        replace(model, start=partial(_pool, plan, _reference(text), options, asked.engine.offline))
+        replace(model, start=partial(_pool, plan, _reference(text), options, offline=asked.engine.offline))
         for model, plan, text in zip(fleet.models, fleet.plans, asked.references, strict=True)
     ]
     return replace(fleet, models=tuple(models))
@@ -217,7 +217,7 @@ def _reference(text: str) -> str:
     return references.split(text)[1]
 
 
-def _pool(plan: Plan, reference: str, options: ClusterOptions, offline: bool) -> Pool:
+def _pool(plan: Plan, reference: str, options: ClusterOptions, *, offline: bool) -> Pool:
     from quintet.deploy import ray
     from quintet.deploy.pool import Pool
 

@@ -41,10 +41,10 @@ def doctor(port: int) -> int:
     """Print every finding; 1 if one of them is a failure, else 0."""
     checks: tuple[Callable[[], Finding], ...] = (python, packages, core, cpus, ram, cache, packed, model, lambda: free_port(port))
     findings = [check() for check in checks]
-    for one in findings:
-        stdout().print(f"[{_STYLE[one.level]}]{one.level:4}[/]  {one.what:8}  ", end="")
-        stdout().print(one.text, markup=False)
-    return int(any(one.level == "fail" for one in findings))
+    for finding in findings:
+        stdout().print(f"[{_STYLE[finding.level]}]{finding.level:4}[/]  {finding.what:8}  ", end="")
+        stdout().print(finding.text, markup=False)
+    return int(any(finding.level == "fail" for finding in findings))
 
 
 def python() -> Finding:

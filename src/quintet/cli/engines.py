@@ -101,8 +101,8 @@ def parse_size(text: str, option: str = "--kv-cache") -> int:
     return int(size)
 
 
-def pack_bytes(wanted: bool, size: str) -> int:
-    """Most bytes of kept packed weights, of ``--pack-cache`` and ``--pack-cache-size``; 0 = none are kept.
+def pack_bytes(size: str, *, wanted: bool) -> int:
+    """Most bytes of kept packed weights, of ``--pack-cache-size`` and ``--pack-cache``; 0 = none are kept.
 
     Raises:
         OptionError: not a size.

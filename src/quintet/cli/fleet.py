@@ -13,6 +13,7 @@ from quintet.backends.native.front.spawn import Ahead
 from quintet.cli import drafts, engines, loras, references, vllm
 from quintet.cli.console import OptionError
 from quintet.cli.plans import Plan
+from quintet.engines.adapters import LoraConfig
 from quintet.engines.entry import Model
 from quintet.engines.names import Names, name_models
 from quintet.engines.registry import Registry
@@ -75,7 +76,9 @@ class Fleet:
 
     def begin(self, ahead: Ahead) -> Fleet:
         """With engines that begin to load now those that are not lazy, in processes of their own; ``open`` gives them their requests."""
-        begun = [one if one.lazy else replace(one, start=plan.begin(ahead)) for one, plan in zip(self.models, self.plans, strict=True)]
+        begun = []
+        for model, plan in zip(self.models, self.plans, strict=True):
+            begun.append(model if model.lazy else replace(model, start=plan.begin(ahead)))
         return replace(self, models=tuple(begun))
 
     def open(self) -> Registry:
@@ -127,48 +130,53 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     check(options)
     plans = _plans(options, report)
     vllm.require_use(options.engine.given, plans)
-    own = [(one.name,) for one in plans]
-    names = name_models([options.names or own[0], *own[1:]], [_alias(text) for text in options.aliases])
+    first, *others = [(planned.name,) for planned in plans]
+    names = name_models([options.names or first, *others], [_alias(text) for text in options.aliases])
     unknown = [name for name in options.pins if name not in names.exact]
     if unknown:
         raise OptionError(f"--pin must be the name of a model, {' or '.join(names.exact)}, got {shorten(unknown[0])}.")
     roles = _moderation(options.moderation, names)
-    named = {first: _known_as(first, one) for first, one in zip(dict.fromkeys(names.exact.values()), plans, strict=True)}
+    named = {name: _known_as(name, planned) for name, planned in zip(dict.fromkeys(names.exact.values()), plans, strict=True)}
     _require_tokens(roles, named)
     pinned = {names.exact[name] for name in options.pins}
-    names, planned = loras.plan(options.loras, named, names)
-    plans = tuple(one for one, _ in planned)
+    names, with_loras = loras.plan(options.loras, named, names)
     models = tuple(
-        Model(
-            first,
-            one.supervise,
-            one.weights,
-            one.config.kv_bytes,
-            lazy=options.lazy and first not in pinned,
-            pinned=first in pinned,
-            mapped=one.mapped,
-            preparer=one.preparer,
-            moderation=roles.get(first),
-            loras=taken,
-            context=one.context if one.vllm is None or one.vllm.context else None,  # vLLM makes more of a model's configuration
-            speculative=one.kind == "native" and one.config.speculation,
-            settings=_settings(one),
-        )
-        for first, (one, taken) in zip(named, planned, strict=True)
+        _model(name, planned, taken, roles.get(name), lazy=options.lazy and name not in pinned, pinned=name in pinned)
+        for name, (planned, taken) in zip(named, with_loras, strict=True)
     )
     if not options.engine.elsewhere:
         _check_memory(models)
-    return Fleet(plans=plans, models=models, names=names, idle=options.idle, image_hosts=options.image_hosts)
+    return Fleet(
+        plans=tuple(planned for planned, _ in with_loras), models=models, names=names, idle=options.idle, image_hosts=options.image_hosts
+    )
 
 
-def _known_as(name: str, of: Plan) -> Plan:
+def _model(name: str, plan: Plan, taken: LoraConfig | None, moderation: Format | None, *, lazy: bool, pinned: bool) -> Model:
+    return Model(
+        name,
+        plan.supervise,
+        plan.weights,
+        plan.config.kv_bytes,
+        lazy=lazy,
+        pinned=pinned,
+        mapped=plan.mapped,
+        preparer=plan.preparer,
+        moderation=moderation,
+        loras=taken,
+        context=plan.context if plan.vllm is None or plan.vllm.context else None,  # vLLM makes more of a model's configuration
+        speculative=plan.kind == "native" and plan.config.speculation,
+        settings=_settings(plan),
+    )
+
+
+def _known_as(name: str, plan: Plan) -> Plan:
     """Its engine is told the name that clients ask for, which errors tell them; the file's would say nothing to them."""
-    return replace(of, source=replace(of.source, name=name), vllm=of.vllm and replace(of.vllm, name=name))
+    return replace(plan, source=replace(plan.source, name=name), vllm=plan.vllm and replace(plan.vllm, name=name))
 
 
-def _settings(of: Plan) -> str:
+def _settings(plan: Plan) -> str:
     """A digest of the options that change answers before the engine sees a request; empty where none was given."""
-    given = of.think_tags, of.suffix_first, of.longest_edge
+    given = plan.think_tags, plan.suffix_first, plan.longest_edge
     return hashlib.sha256(repr(given).encode()).hexdigest()[:6] if any(given) else ""
 
 
@@ -180,14 +188,14 @@ def _plans(options: FleetOptions, report: Report) -> tuple[Plan, ...]:
     drafting = _drafts(options, given, report)
     for number, (name, reference) in enumerate(given):
         mmproj = "" if number else options.engine.mmproj
-        of = replace(options.engine, model=reference, kv_bytes=share, mmproj=mmproj, draft=drafting[number])
+        engine = replace(options.engine, model=reference, kv_bytes=share, mmproj=mmproj, draft=drafting[number])
         try:
-            one = engines.plan(of, report)
+            planned = engines.plan(engine, report)
         except ModelError as error:
             if len(given) == 1:
                 raise
             raise ModelError(f"{name or reference}, with {human(share)} of KV cache as its share: {error}") from error
-        plans.append(replace(one, name=name or one.name))
+        plans.append(replace(planned, name=name or planned.name))
     return tuple(plans)
 
 

@@ -124,8 +124,8 @@ class Life:
     async def _left(self) -> None:
         """Answer those who are connected; everybody else is the new process's."""
         self._server.leave()
-        for one in self._given.listeners:
-            one.give()
+        for listener in self._given.listeners:
+            listener.give()
         try:
             async with asyncio.timeout(self._drain):
                 while self._server.connections:
@@ -161,7 +161,7 @@ async def _loaded(models: Registry) -> None:
     Raises:
         ModelError, EngineFailed: one cannot be.
     """
-    begun = [(one.name, one.backend) for one in models.entries.values() if one.loaded and one.backend is not None]
+    begun = [(entry.name, entry.backend) for entry in models.entries.values() if entry.loaded and entry.backend is not None]
     for name, backend in begun:
         try:
             await ready(backend, name)

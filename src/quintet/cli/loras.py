@@ -50,47 +50,49 @@ def plan(given: Sequence[str], plans: Mapping[str, Plan], names: Names) -> tuple
         ModelError: an adapter that cannot be read, of too high a rank, or of a name that is taken.
     """
     asked = [parse(text) for text in given]
-    for one in asked:
-        if one.base not in names.exact:
-            raise OptionError(f"--lora: MODEL must be one of {', '.join(names.exact)}, got {shorten(one.base)}.")
-    made = [_config(of, [one for one in asked if names.exact[one.base] == first]) for first, of in plans.items()]
-    for one in asked:
-        names = names.adding(one.name, names.exact[one.base])
-    return names, made
+    for lora in asked:
+        if lora.base not in names.exact:
+            raise OptionError(f"--lora: MODEL must be one of {', '.join(names.exact)}, got {shorten(lora.base)}.")
+    planned = []
+    for name, of_model in plans.items():
+        planned.append(_config(of_model, [lora for lora in asked if names.exact[lora.base] == name]))
+    for lora in asked:
+        names = names.adding(lora.name, names.exact[lora.base])
+    return names, planned
 
 
-def _config(of: Plan, asked: Sequence[Given]) -> tuple[Plan, LoraConfig | None]:
-    if of.vllm is None:
+def _config(plan: Plan, asked: Sequence[Given]) -> tuple[Plan, LoraConfig | None]:
+    if plan.vllm is None:
         if asked:
-            raise OptionError(f"--lora is nothing to the native engine, which computes {of.name}; --engine vllm takes LoRA adapters.")
-        return of, None
-    options = of.vllm.options
+            raise OptionError(f"--lora is nothing to the native engine, which computes {plan.name}; --engine vllm takes LoRA adapters.")
+        return plan, None
+    options = plan.vllm.options
     most = options.max_loras or len(asked)
     if len(asked) > most:
-        raise OptionError(f"--max-loras must be at least as many as --lora gives {of.name}, {len(asked)}, got {most}.")
+        raise OptionError(f"--max-loras must be at least as many as --lora gives {plan.name}, {len(asked)}, got {most}.")
     if not most:
-        return of, None
+        return plan, None
     from quintet.models.folder.adapter import check_adapter, shapes_of  # brings much that no other start needs
 
     rank = options.max_lora_rank or max([DEFAULT_RANK, *map(_rank, asked)])
-    shapes = shapes_of(Path(of.vllm.path))
+    shapes = shapes_of(Path(plan.vllm.path))
 
     def check(path: str) -> str:
         return check_adapter(Path(path), rank, shapes)
 
-    for one in asked:
+    for lora in asked:
         try:
-            check(one.path)
+            check(lora.path)
         except ModelError as error:
-            raise ModelError(f"--lora {one.name}: {error}") from None
-    source = replace(of.vllm, options=replace(options, max_loras=most, max_lora_rank=rank))
-    return replace(of, vllm=source), LoraConfig(most, check, tuple((one.name, one.path) for one in asked))
+            raise ModelError(f"--lora {lora.name}: {error}") from None
+    source = replace(plan.vllm, options=replace(options, max_loras=most, max_lora_rank=rank))
+    return replace(plan, vllm=source), LoraConfig(most, check, tuple((lora.name, lora.path) for lora in asked))
 
 
-def _rank(one: Given) -> int:
+def _rank(lora: Given) -> int:
     from quintet.models.folder.adapter import rank_of
 
     try:
-        return rank_of(Path(one.path))
+        return rank_of(Path(lora.path))
     except ModelError as error:
-        raise ModelError(f"--lora {one.name}: {error}") from None
+        raise ModelError(f"--lora {lora.name}: {error}") from None

@@ -77,7 +77,7 @@ class ListenOptions:
             OptionError: ``--admin-listen`` is where the public listens.
         """
         given = inherited(os.environ, os.getpid())
-        there = {one.name for one in given.listeners}
+        there = {listener.name for listener in given.listeners}
         if not there:
             self.require_two_places()
         with contextlib.ExitStack() as undo:
@@ -125,7 +125,7 @@ def answered_hosts(listened: Iterable[str], allowed: tuple[str, ...], *, keyless
     """
     if not keyless and not allowed:
         return (ANY,)
-    own = sorted({one for one in listened if one})
+    own = sorted({address for address in listened if address})
     name = socket.gethostname()
     beyond = not all(map(is_loopback, own)) and is_host(name)
     return (*allowed, *own, *([name] if beyond else ()))
@@ -138,11 +138,12 @@ def _host_and_port(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def check_exposure(host: str, keys: tuple[str, ...], no_key: bool, *, closed: bool = False) -> None:
+def check_exposure(host: str, keys: tuple[str, ...], *, no_key: bool, closed: bool = False) -> None:
     """Refuse to listen beyond this machine without a key, unless told so in so many words.
 
     Args:
         keys: those given as such.
+        no_key: it was said that none is needed.
         closed: a key is needed, though it may be none of these.
 
     Raises:

@@ -96,22 +96,22 @@ class Plan:
         return Preparer(engine, guides, executor, images, suffix_first=self.suffix_first, longest_edge=self.longest_edge)
 
     def _loader(self) -> Loader[Tokenizer]:
-        of = self.source
+        source = self.source
         if self.vllm is not None:
             raise ModelError(f"{self.name}: vLLM runs in a process of its own, and this command has none: use quintet serve.")
-        if of.path:
+        if source.path:
             return native_loader(
-                Path(of.path),
-                threads=of.threads,
-                context=of.context,
-                name=of.name,
-                isa=of.isa,
-                packs=of.packs,
-                quantize=of.quantize,
-                vision=Path(of.vision) if of.vision else None,
-                draft=Path(of.draft) if of.draft else None,
-                kv_type=of.kv_type,
-                wanted=of.wanted,
+                Path(source.path),
+                threads=source.threads,
+                context=source.context,
+                name=source.name,
+                isa=source.isa,
+                packs=source.packs,
+                quantize=source.quantize,
+                vision=Path(source.vision) if source.vision else None,
+                draft=Path(source.draft) if source.draft else None,
+                kv_type=source.kv_type,
+                wanted=source.wanted,
             )
         from quintet.backends import toy  # computes with numpy, which a server's front does not carry otherwise
 

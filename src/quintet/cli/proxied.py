@@ -68,7 +68,7 @@ def serve(options: ServeOptions, auth: Auth) -> int:
     """
     listen, config = options.listen, options.config
     assert options.cluster is not None
-    net.check_exposure(listen.host, config.api_keys, options.no_api_key, closed=auth.keys is not None)
+    net.check_exposure(listen.host, config.api_keys, no_key=options.no_api_key, closed=auth.keys is not None)
     if not options.cluster.address:  # nobody's Serve runs there yet, which would listen elsewhere
         listen_once(listen.host, listen.port, free=False).close()
     exporting.check(options.told.otlp_endpoint, os.environ)

@@ -79,8 +79,9 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         tls = options.listen.tls()
     given = options.listen.open()
     try:
-        for one in given.listeners:
-            net.check_exposure(one.address or net.HOST, config.api_keys, options.no_api_key, closed=keys is not None)
+        for listener in given.listeners:
+            address = listener.address or net.HOST
+            net.check_exposure(address, config.api_keys, no_key=options.no_api_key, closed=keys is not None)
         with ConsoleReport() as report:
             fleet = fleets.plan(options.fleet, report)
         if options.cluster is None:
@@ -92,7 +93,7 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
 
         serving.log_to_stderr(options.told.level, options.told.form)
         exports = exporting.check(options.told.otlp_endpoint, os.environ)
-        public = next(one for one in given.listeners if one.name == PUBLIC)
+        public = next(listener for listener in given.listeners if listener.name == PUBLIC)
         where = url(public.sock, "http" if tls is None else "https")
         said = banner(fleet, where, access(given.listeners, keys), whole=os.isatty(1), path=public.path)
         server = serving.Serving(
@@ -110,8 +111,8 @@ def serve(options: ServeOptions, ahead: Ahead) -> int:
         )
         return server.run()
     finally:
-        for one in given.listeners:
-            one.close()
+        for listener in given.listeners:
+            listener.close()
 
 
 def checked(options: ServeOptions) -> tuple[ServerConfig, Auth]:
@@ -154,9 +155,9 @@ def _settings(config: ServerConfig, listen: net.ListenOptions, given: Inherited,
     """
     return replace(
         config,
-        allowed_hosts=net.answered_hosts([one.address for one in given.listeners], listen.allowed_host, keyless=keyless),
+        allowed_hosts=net.answered_hosts([listener.address for listener in given.listeners], listen.allowed_host, keyless=keyless),
         cors_origins=listen.cors_origin,
-        admin_listener=any(one.name == ADMIN for one in given.listeners),
+        admin_listener=any(listener.name == ADMIN for listener in given.listeners),
         batches=_batches(config.batches, waits=given.waits),
     )
 
@@ -200,7 +201,7 @@ def access(listeners: Sequence[Listener], keys: int | None) -> str:
     """Who may ask, for the banner; never a key itself."""
     if keys is not None:
         return f"{keys} API key{'s' if keys != 1 else ''}"
-    return f"no API key: {'this machine only' if all(one.local for one in listeners) else 'everybody who can reach it'}"
+    return f"no API key: {'this machine only' if all(listener.local for listener in listeners) else 'everybody who can reach it'}"
 
 
 def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str = "") -> str:

@@ -95,7 +95,7 @@ def scrape(server: Server, path: str) -> Scrape:
         raise AwayError(f"{where}: status {reply.status}")
     try:
         return Scrape.of(reply.body.decode(), time.monotonic())
-    except (ValueError, UnicodeDecodeError):
+    except ValueError:
         raise UnusableServerError(f"{where} is no page of metrics: {shorten(reply.body[:80])}.") from None
 
 
@@ -200,13 +200,20 @@ def _server_line(seen: Look) -> str:
 
 
 def _cells(model: dict[str, float | bool | None]) -> list[str]:
-    state = "-" if model["ready"] is None else "ready" if model["ready"] else "away" if model["loaded"] is False else "not ready"
     counts = [_number(model[name], "{:.0f}") for name in ("running", "waiting")]
     rates = [_number(model[name], "{:,.1f}") for name in ("choices_per_s", "generated_per_s", "prompt_per_s")]
     shares = [_number(model[name], "{:.0%}") for name in ("kv_cache_used", "cache_hits")]
     times = [_milliseconds(model[name]) for name in ("ttft_p50_s", "ttft_p95_s", "gap_p50_s", "gap_p95_s")]
     memory = model["engine_memory_bytes"]
-    return [state, *counts, *rates, *shares, *times, _number(model["engine_cpus"], "{:.2f}"), human(int(memory)) if memory else "-"]
+    return [_state(model), *counts, *rates, *shares, *times, _number(model["engine_cpus"], "{:.2f}"), human(int(memory)) if memory else "-"]
+
+
+def _state(model: dict[str, float | bool | None]) -> str:
+    if model["ready"] is None:
+        return "-"
+    if model["ready"]:
+        return "ready"
+    return "away" if model["loaded"] is False else "not ready"
 
 
 def _number(value: float | bool | None, form: str) -> str:

@@ -21,7 +21,7 @@ def ledger_config(file: Path | None, full: str, keep: str) -> LedgerConfig | Non
         OptionError: a malformed option.
     """
     seconds = parse_keep(keep)
-    return None if file is None else LedgerConfig(file, full == "serve", seconds)
+    return None if file is None else LedgerConfig(file, serve_when_full=full == "serve", keep=seconds)
 
 
 def parse_keep(text: str, option: str = "--ledger-keep") -> float:
