@@ -89,6 +89,20 @@ def test_waiting_for_a_model_that_is_freed_and_then_loaded_is_one_patience(freed
     run(test)
 
 
+def test_a_model_that_takes_longer_to_be_freed_than_a_request_waits_is_told(freed: asyncio.Event) -> None:
+    async def test() -> None:
+        shop = Shop()
+        models = registry({"a": shop}, idle=0.05, patience=0.01)
+        await asked(models, "a")
+        await until(lambda: models.entries["a"].phase is Phase.UNLOADING)
+        with pytest.raises(Overloaded, match="The model a is being unloaded; try again later"):
+            await asked(models, "a")
+        freed.set()
+        await models.close()
+
+    run(test)
+
+
 def test_a_model_that_works_is_not_idle() -> None:
     async def test() -> None:
         shop = Shop()

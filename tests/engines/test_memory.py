@@ -84,6 +84,19 @@ def test_a_model_that_only_works_for_nobody_makes_room_for_who_waits_after_what_
     run(test)
 
 
+def test_what_is_idle_makes_room_for_a_model_for_which_nobody_waits_too() -> None:
+    async def test() -> None:
+        room = 10_000_000
+        models = registry({"a": Shop(), "b": Shop()}, weights=500_000, free=lambda: room)
+        await asked(models, "a")
+        room = 60_000
+        await models.ready(models.entries["b"], background=True)
+        assert [entry.status for entry in models.entries.values()] == ["unloaded", "ready"]
+        await models.close()
+
+    run(test)
+
+
 @pytest.mark.fault("D13")
 def test_who_asks_for_a_model_in_the_step_in_which_it_begins_to_make_room_does_not_hold_that_up() -> None:
     """The unloading waited for the request, as for work on the model, and the request for the unloading; then both models were refused."""

@@ -72,6 +72,7 @@ def test_names_are_listed_in_order_and_patterns_are_not() -> None:
         ([("a",)], [("", "a")], "neither empty nor with spaces"),
         ([(" a",)], [], "neither empty nor with spaces"),
         ([("a\n",)], [], "must be printable"),
+        ([("a\tb",)], [], "must be printable"),
     ],
 )
 def test_names_that_contradict_are_refused(models: list[tuple[str, ...]], aliases: list[tuple[str, str]], said: str) -> None:
@@ -83,6 +84,15 @@ def test_names_that_contradict_are_refused(models: list[tuple[str, ...]], aliase
 def test_a_pattern_matches_what_the_regular_expression_would(pattern: str, name: str) -> None:
     expression = ".*".join(map(re.escape, pattern.split("*")))
     assert matches(pattern, name) == bool(re.fullmatch(expression, name, re.DOTALL))
+
+
+@pytest.mark.parametrize(("pattern", "name"), [("ab*ba", "aba"), ("a*b*b", "ab"), ("a*a*b", "ab"), ("*a*a*", "a")])
+def test_no_character_of_a_name_stands_for_two_of_a_pattern(pattern: str, name: str) -> None:
+    assert not matches(pattern, name)
+
+
+def test_a_star_may_stand_for_nothing() -> None:
+    assert matches("*a*b*", "ab") and matches("a*b", "ab")
 
 
 @pytest.mark.fault("A19")

@@ -81,7 +81,7 @@ def test_one_that_leaves_while_it_waits_holds_nothing_and_ends_nobody_elses_load
 
 
 @pytest.mark.parametrize("failure", [ModelError("/secret.gguf: no such file."), OSError("secret")])
-def test_a_load_that_fails_is_told_and_tried_again_by_the_next_request(failure: Exception) -> None:
+def test_a_load_that_fails_is_told_and_tried_again_by_the_next_request(failure: Exception, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         shop = Shop(State.LOADING)
         models = registry({"a": shop})
@@ -91,6 +91,7 @@ def test_a_load_that_fails_is_told_and_tried_again_by_the_next_request(failure: 
         with pytest.raises(EngineFailed, match=r"^The model a could not be loaded; the server's log has the reason\.$") as caught:
             await waiting
         assert caught.value.__cause__ is failure
+        assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [f"a: {failure}"]
         assert models.entries["a"].status == "unloaded"
         shop.state = State.READY
         assert await asked(models, "a") is shop.made[1]
@@ -135,7 +136,10 @@ def test_while_it_drains_or_unloads_a_refusal_tells_when_the_work_that_is_left_m
     run(test)
 
 
-def test_closing_ends_a_load_and_all_engines() -> None:
+def test_closing_ends_a_load_all_engines_and_what_reads_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[ImageReader] = []
+    monkeypatch.setattr(ImageReader, "close", lambda reader: readers.append(reader))
+
     async def test() -> None:
         shops = {"a": Shop(State.LOADING), "b": Shop()}
         models = registry(shops, idle=60)
@@ -146,6 +150,7 @@ def test_closing_ends_a_load_and_all_engines() -> None:
         with pytest.raises(Overloaded, match="shutting down"):
             await waiting
         assert [shop.made[0].state for shop in shops.values()] == [State.CLOSED, State.CLOSED]
+        assert len(readers) == 1
         assert len(asyncio.all_tasks()) == 1, "of this test alone"
 
     run(test)

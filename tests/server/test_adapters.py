@@ -163,9 +163,12 @@ def test_no_more_are_loaded_than_there_is_room_for_also_while_one_that_was_unloa
 
 def test_two_that_load_the_same_name_at_once_do_not_both() -> None:
     async def test(world: World) -> None:
+        assert (await world.order("unload", lora_name="first")).status == 200  # there is room for both
         world.engine.pause = 0.05
         orders = [world.order("load", lora_name="x", lora_path="/x"), world.order("load", lora_name="x", lora_path="/y")]
-        assert sorted(one.status for one in await asyncio.gather(*orders)) == [200, 400]
+        loaded, refused = sorted(await asyncio.gather(*orders), key=lambda one: one.status)
+        assert (loaded.status, refused.status) == (200, 400)
+        assert "'lora_name' is being loaded, got 'x'." in refused.json()["error"]["message"]
 
     run(test)
 
