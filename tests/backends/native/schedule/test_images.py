@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.backends.native.schedule.harness import Simulation, prepared
 
 from quintet.backends.native.schedule.images import Encodings, Given, Key, PendingImage, PromptImages, ShownPrompt
+from quintet.backends.native.schedule.queues import Queues
 from quintet.backends.native.schedule.sequence import Group
 from quintet.inputs.images.value import PreparedImage
 
@@ -95,6 +98,15 @@ class TestChunks:
         group = Group(tuple(range(28)), echo=False, logprobs=None, images=self.prompt(both_ways=False)[1])
         assert group.text == (0, 1, 2, 7, 8, *range(13, 20), 26, 27)
         assert group.text is group.text
+
+
+def test_prompts_of_the_same_tokens_are_one_only_if_they_have_the_same_images_in_the_same_places() -> None:
+    queues = Queues(Simulation().kv, Encodings())
+    seen = [(image("a", (4, 4)),), (image("a", (4, 4)),), (image("b", (4, 4)),), (image("a", (5, 4)),), ()]
+    queues.add(0, [replace(prepared(b"see ####."), images=images) for images in seen], 0.0, "", 1)
+    first, same, *others = (seq.group for seq in queues.of(0))
+    assert same is first
+    assert len({first, *others}) == 4
 
 
 class TestIdentity:

@@ -173,3 +173,10 @@ def test_the_echo_before_a_gap_may_come_steps_after_the_pages_behind_it(max_toke
         simulation.add(request, one)
         simulation.finish()
         assert_as_alone(simulation.events[request, 0], one)
+
+
+def test_a_prompt_that_fits_a_step_is_scored_and_echoed_in_that_step() -> None:
+    simulation = Simulation(batch_tokens=64)
+    simulation.add(0, prepared(LONG[:40], 1, echo=True, logprobs=0))
+    simulation.step()
+    assert simulation.events[0, 0][-1].finish is Finish.LENGTH
