@@ -33,7 +33,7 @@ class BestOf:
     def feed(self, event: TokenEvent, events: Sequence[ChoiceDelta | ChoiceDone]) -> list[ChoiceDelta | ChoiceDone]:
         """Take an event and what the candidate's ``Choice`` events of it; gives events when a prompt's last candidate is done."""
         seq = event.seq
-        if event.token >= 0 and not event.prompt and event.logprob is not None:
+        if event.logprob is not None:  # it is a token: the prompt's are no candidate's
             total, count = self._sums.get(seq, (0.0, 0))
             self._sums[seq] = total + event.logprob, count + 1
         self._held.setdefault(seq, []).extend(events)
