@@ -39,6 +39,7 @@ def test_what_was_held_comes_as_the_first_delta_the_others_in_one_and_the_end() 
 
 def test_a_candidate_that_was_called_off_is_told_before_all_that_were_not() -> None:
     best = BestOf(3, 2)
-    feed(best, 0, [-0.1])
-    feed(best, 1, [-9.0], Finish.ABORT)
-    assert [event.seed for event in feed(best, 2, [-0.2]) if isinstance(event, ChoiceDone)] == [1, 0]
+    feed(best, 3, [-0.1])
+    feed(best, 4, [-9.0], Finish.ABORT)
+    ends = [event for event in feed(best, 5, [-0.2]) if isinstance(event, ChoiceDone)]
+    assert [(end.index, end.seed) for end in ends] == [(2, 4), (3, 3)]

@@ -306,8 +306,8 @@ def test_what_is_cut_off_is_neither_thinking_nor_predicted() -> None:
     """However far the engine ran ahead: the counts are those of a choice that had no more tokens."""
     rest = {"logprobs": False, "patterns": (), "include": False, "seed": 9, "labels": LABELS}
 
-    def counted(tokens: int, cut: int) -> tuple[int, int, tuple[int, int]]:
-        thinking = Thinking(b"<", b">c", (LESS, MORE_C), inside=True)
+    def counted(tokens: int, cut: int, *, thinks: bool = True) -> tuple[int, int, tuple[int, int]]:
+        thinking = Thinking(b"<", b">c", (LESS, MORE_C), inside=True) if thinks else None
         made = Choice(0, start=0, echo=None, thinking=thinking, prediction=Predicted([A, B, A, A, B, B]), **rest)  # type: ignore[arg-type]
         feed(made, [token(one) for one in (A, B, A, MORE_C, LESS, A, B, B)[:tokens]])
         made.cut(cut)
@@ -316,7 +316,8 @@ def test_what_is_cut_off_is_neither_thinking_nor_predicted() -> None:
 
     assert counted(8, 3) == counted(3, 3) == (3, 3, (3, 3))
     assert counted(8, 8) == (8, 6, (6, 0))
-    assert all(counted(8, cut) == counted(cut, cut) for cut in range(9))
+    assert counted(8, 3, thinks=False) == (3, 0, (3, 3))
+    assert all(counted(8, cut, thinks=one) == counted(cut, cut, thinks=one) for cut in range(9) for one in (True, False))
 
 
 def test_the_end_of_text_that_breaks_thinking_off_is_no_token_of_it() -> None:

@@ -32,9 +32,9 @@ def test_the_first_token_of_an_image_has_its_marks_text(
 
 
 def test_what_was_put_around_an_image_has_no_text_and_the_same_in_the_prompt_has() -> None:
-    tokens = [A, LINES, LINES, IMAGE, IMAGE, LINES, LINES, IMAGE, LINES, B]
-    texts = ["a", "\n\n", "", "<i>", "", "", "", "<i>", "", "b"]
-    assert spans("a\n\n<i><i>b", tokens, Marks([(3, 2), (7, 1)], "<i>", "\n\n")) == texts
+    tokens = [A, LINES, LINES, IMAGE, IMAGE, LINES, LINES, IMAGE, LINES, LINES, B, END]
+    texts = ["a", "\n\n", "", "<i>", "", "", "", "<i>", "", "\n\n", "b", "</s>"]
+    assert spans("a\n\n<i><i>\n\nb</s>", tokens, Marks([(3, 2), (7, 1)], "<i>", "\n\n")) == texts
 
 
 def test_in_a_prompt_of_ids_an_image_has_what_stands_for_the_clients_one_token() -> None:
