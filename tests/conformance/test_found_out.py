@@ -76,6 +76,19 @@ def test_so_is_one_whose_range_is_kept_and_whose_meaning_is_not(server: Server, 
     assert verdict(without(server.send, item.id.partition(".")[0], checked=True), page, item.id) is Verdict.DIFFERS
 
 
+@pytest.mark.parametrize("name", ["together", "cerebras", "novita"])
+def test_a_server_with_one_seed_for_all_is_found_out(server: Server, name: str) -> None:
+    def seeded(call: Call) -> Reply:
+        return server.send(replace(call, body=json.dumps({**json.loads(call.body), "seed": 7}).encode()))
+
+    assert verdict(seeded, PAGES[name], "seed") is Verdict.DIFFERS
+
+
+@pytest.mark.parametrize("page", PAGES.values(), ids=lambda page: page.name)
+def test_log_probabilities_that_are_never_there_are_found_out(server: Server, page: Page) -> None:
+    assert verdict(without(server.send, "logprobs", checked=False), page, "choices.logprobs") is Verdict.DIFFERS
+
+
 def damaged(send: Send, damage: Callable[[dict[str, Any]], object]) -> Send:
     """A server whose JSON answers are changed."""
 
@@ -90,10 +103,18 @@ def damaged(send: Send, damage: Callable[[dict[str, Any]], object]) -> Send:
     return wrong
 
 
+def details(body: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = body["usage"].setdefault("completion_tokens_details", {})
+    return found
+
+
 DAMAGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "usage": lambda body: body["usage"].update(total_tokens=body["usage"]["total_tokens"] + 1),
     "usage.completion_tokens": lambda body: body["usage"].update(completion_tokens=7),
     "usage.prompt_tokens": lambda body: body["usage"].update(prompt_tokens=7),
+    "usage.completion_tokens_details.accepted_prediction_tokens": lambda body: details(body).update(accepted_prediction_tokens=3),
+    "usage.completion_tokens_details.rejected_prediction_tokens": lambda body: details(body).update(rejected_prediction_tokens=3),
+    "returns": lambda body: body.update(object="chat.completion"),
     "object": lambda body: body.update(object="chat.completion"),
     "created": lambda body: body.update(created=body["created"] * 1000),
     "id": lambda body: body.update(id="the same"),

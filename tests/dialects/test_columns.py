@@ -46,6 +46,26 @@ def test_a_column_is_the_json_of_all_that_was_added_to_it(parts: list[tuple[list
     assert encode(column) == encode([item for items, _ in parts for item in items])
 
 
+def test_what_is_json_already_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it stay behind what came before it as objects: a long list would take the square of its length."""
+    sizes: list[int] = []
+
+    def counted(items: Any) -> bytes:
+        sizes.append(len(items))
+        return encode(items)
+
+    monkeypatch.setattr(columns, "STRETCH", 4)
+    monkeypatch.setattr(columns, "encode", counted)
+    column: Column[Any] = Column()
+    shared = columns._items([*range(9)])
+    for at in range(4):
+        column += [at]
+    for part in ([4, 5], [shared], [6], [7], [8], [9], [10]):
+        column += part
+    assert sizes == [9, 4, 2, 4]
+    assert [type(item) for item in column] == [msgspec.Raw] * 4 + [int]
+
+
 @given(values, values)
 def test_a_struct_that_grows_leaves_the_one_it_began_with_as_it_was(first: list[Any], more: list[Any]) -> None:
     begun = Lists(first, list(more))
