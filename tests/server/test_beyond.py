@@ -101,6 +101,19 @@ def test_a_prompts_log_probabilities_are_those_of_its_echo(dialect: str) -> None
         assert [one["rank"] for one in likeliest_first] == [1, 2, None][: len(likeliest_first)]
 
 
+@pytest.mark.parametrize("dialect", WITH_IDS)
+def test_no_chunk_is_added_for_a_prompts_ids(dialect: str) -> None:
+    plain, told = posted(dialect, {"stream": True}, {"stream": True, "return_token_ids": True})
+    assert len(chunks(told.body)) == len(chunks(plain.body))
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_chunks_that_tell_more_are_obfuscated_only_if_they_would_be_without(padded: bool) -> None:
+    asked = {"return_token_ids": True, "stream": True, "stream_options": {"include_obfuscation": padded}}
+    made = chunks(posted("openai", asked)[0].body)
+    assert [bool(chunk.get("obfuscation")) for chunk in made] == [padded] * len(made)
+
+
 def test_samples_of_a_prompt_share_its_log_probabilities_and_generated_tokens_keep_their_own_number() -> None:
     (answer,) = posted("openai", {"prompt": ["ab", "ab", "cd"], "n": 2, "prompt_logprobs": 5, "logprobs": 1})
     choices = answer.json()["choices"]

@@ -35,7 +35,7 @@ class _Choice:
 
     Args:
         prompt: its token ids, until they are told; ``None`` also where they are not asked for.
-        scores: the prompt's log-probabilities as JSON, likewise.
+        scores: the prompt's log-probabilities as JSON; never in a stream, where nobody may ask for them.
         ids: of generated tokens all of whose text is returned, until they are told.
         untold: how many generated tokens have come that no chunk was sent for yet.
         tokens: how many generated tokens chunks were sent for.
@@ -74,9 +74,7 @@ class Beyond:
             return []
         chunks = self._inner.feed(event)
         if isinstance(event, ChoiceDelta) and not (self._shown.token_ids or self._shown.usage):
-            told = self._choices[event.index]
-            if told.prompt is None and told.scores is None:
-                return chunks
+            return chunks
         return [self._chunk(chunk) for chunk in chunks]
 
     def add(self, event: Event) -> None:
@@ -142,8 +140,6 @@ class Beyond:
         # delta tokens for each chunk."
         if choice.prompt is not None:
             told["prompt_token_ids"], choice.prompt = choice.prompt, None
-        if choice.scores is not None:
-            told["prompt_logprobs"], choice.scores = choice.scores, None
         if self._shown.token_ids:
             told["token_ids"] = ids
         if last:
