@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+import tracemalloc
 import weakref
 from collections.abc import Awaitable, Callable
 
@@ -200,6 +201,30 @@ def test_who_sends_far_ahead_is_read_from_again_when_that_had_its_turn() -> None
         one.connection_lost(None)
 
     asyncio.run(go())
+
+
+def test_nothing_of_a_body_that_was_read_is_kept_while_it_is_answered() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        reads.set()
+        await asyncio.Event().wait()
+
+    async def go() -> None:
+        one = connected(app, Wire())
+        tracemalloc.start()
+        try:
+            one.data_received(HEAD + b"content-length: 1000000\r\n\r\n")
+            one.data_received(b"x" * 1_000_000)
+            await reads.wait()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < 500_000
+        one.connection_lost(None)
+
+    reads = asyncio.Event()
+    asyncio.run(asyncio.wait_for(go(), 60))
 
 
 @pytest.mark.fault("E02")
