@@ -38,6 +38,27 @@ def test_a_heavier_tenant_comes_sooner_and_oftener() -> None:
     assert taken(queue, 8) == ["heavy", "heavy", "light", "heavy", "heavy", "heavy", "light", "heavy"]
 
 
+def test_a_turn_before_the_others_puts_nobody_ahead_of_those_who_waited() -> None:
+    """The clock does not go back when those have theirs: else whoever comes next would be before who was favoured."""
+    queue = WaitingQueue()
+    for request in range(2):
+        queue.push(waiting("light", 1, request))
+        queue.push(waiting("heavy", 2, 2 + request))
+    queue.favour("light")
+    assert taken(queue, 2) == ["light", "heavy"]
+    queue.push(waiting("new", 1, 9))
+    assert list(queue.tenants) == ["heavy", "light", "new"]
+
+
+def test_who_is_favoured_in_the_background_is_not_before_others() -> None:
+    queue = WaitingQueue()
+    for tenant in ("first", "second"):
+        queue.push(waiting(tenant, 0, len(tenant)))
+    queue.favour("second")
+    queue.push(waiting("light", 1, 9))
+    assert taken(queue, 3) == ["light", "first", "second"]
+
+
 @settings(max_examples=200, deadline=None)
 @given(weights, st.integers(1, 100))
 def test_turns_are_in_proportion_to_weights_however_many_wait(shares: list[int], turns: int) -> None:
