@@ -31,5 +31,7 @@ def test_a_common_beginning_is_computed_once_however_it_is_cut(shared: int, tail
     full = shared // PAGE * PAGE
     once = full + sum(len(prompt) - full for prompt in prompts)
     assert computed <= once + PAGE * len(prompts)
+    whole, found = sum(map(len, prompts)), sum(simulation.events[number, 0][-1].cached_tokens for number in range(len(prompts)))
+    assert (simulation.scheduler.queried, simulation.scheduler.found) == (whole, found) == (whole, whole - computed)
     for number, sequence in enumerate(sequences):
         assert_as_alone(simulation.events[number, 0], sequence)

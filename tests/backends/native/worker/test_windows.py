@@ -71,3 +71,18 @@ def test_a_page_that_was_let_go_is_found_by_another_prompt() -> None:
     cache.add(1, prepared(TEXT[:100] + b"something else", 1))
     cache.finish()
     assert cache.events[1, 0][-1].cached_tokens == 96
+
+
+def test_prompts_that_begin_alike_and_arrive_together_are_computed_once() -> None:
+    """Who waits for the other's pages takes them behind its own, which it has let go of."""
+    both = simulation(pages=64, batch_tokens=2 * STEP)
+    sequences = [prepared(TEXT[:500] + end, 20, ignore_eos=True) for end in (b"a", b"b")]
+    for request, sequence in enumerate(sequences):
+        both.add(request, sequence)
+    computed = 0
+    while both.scheduler.live:
+        both.step()
+        computed += both.last_plan.prefilled
+    assert computed <= 500 + 3 * PAGE
+    for request, sequence in enumerate(sequences):
+        assert_as_alone(both.events[request, 0], sequence, window=WINDOW)
