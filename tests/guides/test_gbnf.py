@@ -105,6 +105,10 @@ def test_what_does_not_is_not(grammar: str, text: str) -> None:
     [
         ('root ::= "a" other', "there is no rule other"),
         (r"root ::= [a\-z]", "Invalid escape sequence"),
+        ("root ::= [z-a]", "has a range from its end"),
+        (r"root ::= [\uD800-\uDFFF]", "there is a class of no character"),
+        ('root ::= * "a"', r"there is nothing before \*"),
+        ('root ::= "a"{3,2}', "is no number of times"),
         ('root ::= "a', 'line 1 has "a where the end of the rule was expected'),
         ('root ::= x\n\nx := "a"', "line 3 has : where ::= was expected"),
         ("root ::= (x\n\n", r"line 3 has its end where \) was expected"),

@@ -76,7 +76,7 @@ def test_a_pattern_means_what_ecma_262_says(pattern: str, some: list[str], none:
 @pytest.mark.parametrize(
     "pattern",
     [
-        *("[]", "[^]", "[+--]", "[a", "(?i)a", "(?x) a", "(?P<n>a)", "(?=a)b", "(?<!a)b", "a*+", "*a", "a|*", "^*", r"\Aa", r"a\z"),
+        *("[]", "[^]", "[+--]", "[a", "(?i)a", "(?x) a", "(?P<n>a)", "(?=a)b", "(?<!a)b", "a*+", "*a", "a|*", "^*", "(*a)", r"\Aa", r"a\z"),
         *(r"\cA", r"\0", r"(a)\1", r"\x4", r"\u12", "\\", r"[\]"),
     ],
 )
