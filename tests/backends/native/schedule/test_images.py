@@ -10,9 +10,11 @@ import pytest
 from tests.backends.native.schedule.harness import Simulation, prepared
 
 from quintet.backends.native.schedule.images import Encodings, Given, Key, PendingImage, PromptImages, ShownPrompt
+from quintet.backends.native.schedule.kv import page_digest
 from quintet.backends.native.schedule.queues import Queues
-from quintet.backends.native.schedule.sequence import Group
+from quintet.backends.native.schedule.sequence import Group, Sequence
 from quintet.inputs.images.value import PreparedImage
+from quintet.request import Sampling
 
 WIDTH = 4
 
@@ -127,6 +129,17 @@ class TestIdentity:
             self.of(image("a", (12, 40)), start=32),
         ]
         assert len(set(pages)) == len(pages)
+
+    def test_pages_of_the_same_tokens_are_others_from_the_one_on_in_which_their_images_differ(self) -> None:
+        def digests(*images: PreparedImage) -> list[bytes]:
+            group = Group((7,) * 64, echo=False, logprobs=None, images=PromptImages(images, b"", Encodings()))
+            seq = Sequence(0, 0, group, 1, Sampling(0.0, 1.0, 0), None)
+            return [page_digest(seq, index) for index in range(4)]
+
+        first, second = image("a", (20, 4)), image("a", (44, 4))
+        one = digests(first, second)
+        for others, alike in (((), 1), ((image("b", (20, 4)), second), 1), ((first, image("b", (44, 4))), 2), ((first, second), 4)):
+            assert [mine == its for mine, its in zip(one, digests(*others), strict=True)] == [True] * alike + [False] * (4 - alike)
 
     def test_a_page_of_text_has_none(self) -> None:
         assert self.of(image("a", (16, 4))) == b""
