@@ -180,3 +180,14 @@ def test_a_prompt_that_fits_a_step_is_scored_and_echoed_in_that_step() -> None:
     simulation.add(0, prepared(LONG[:40], 1, echo=True, logprobs=0))
     simulation.step()
     assert simulation.events[0, 0][-1].finish is Finish.LENGTH
+
+
+@pytest.mark.parametrize(("prompt", "samples", "copies"), [(20, 1, 0), (20, 3, 2), (2 * PAGE, 3, 0)])
+def test_only_a_page_that_others_hold_too_is_copied_and_once_for_each_of_them(prompt: int, samples: int, copies: int) -> None:
+    simulation, made = Simulation(), 0
+    sequences = [prepared(LONG[:prompt], 2 * PAGE, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(samples)]
+    simulation.add(0, *sequences)
+    while simulation.scheduler.live:
+        simulation.step()
+        made += len(simulation.last_plan.copies)
+    assert made == copies

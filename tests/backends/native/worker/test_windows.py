@@ -34,6 +34,19 @@ def test_a_long_sequence_holds_its_window_and_a_step(echo: bool) -> None:
     assert_as_alone(alone.events[0, 0], sequence, window=WINDOW)
 
 
+def test_one_whose_beginning_is_cached_takes_no_more_pages_for_that() -> None:
+    cache = simulation(pages=64)
+    cache.add(0, prepared(TEXT[:100], 1))
+    cache.finish()
+    cache.add(1, prepared(TEXT[:100] + TEXT[7:400], 1))
+    most = 0
+    while cache.scheduler.live:
+        cache.step()
+        most = max(most, used(cache))
+    assert cache.events[1, 0][-1].cached_tokens == 96
+    assert most <= MOST
+
+
 def test_decoding_holds_no_more_than_the_window() -> None:
     running = simulation(pages=64)
     running.add(0, prepared(TEXT[:200], 300, ignore_eos=True))
