@@ -203,8 +203,8 @@ child.main(slow)
 """
     code = f"""
 import functools, sys
-from quintet.cli import engines, main
-engines.ProcessLink = functools.partial(engines.ProcessLink, module=("-c", {child!r}))
+from quintet.cli import main, plans
+plans.ProcessLink = functools.partial(plans.ProcessLink, module=("-c", {child!r}))
 sys.argv = ["quintet", "serve", "--toy", "--port", sys.argv[1]]
 main()
 """
@@ -217,7 +217,7 @@ main()
         reader = threading.Thread(target=lambda: lines.append(process.stdout.readline()))  # type: ignore[union-attr]
         reader.start()
         answers = {None, (503, "loading", 0.0)}  # not up yet; up, and the loader's report still on its way
-        while (answer := _health(port)) in answers:
+        while (answer := _health(port)) in answers and process.poll() is None:
             time.sleep(0.05)
         assert answer == (503, "loading", 0.25)
         assert lines == []

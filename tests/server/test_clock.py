@@ -18,7 +18,7 @@ SOURCES = Path(__file__).parents[2] / "src" / "quintet"
 PACKS = {"backends/native/worker/packs.py", "backends/native/worker/packing.py"}
 KEPT = {"backends/native/worker/kept_files.py"}
 BATCHES = {"batches/runner.py", "cli/batch_run.py"}
-DATED = {"server/completions.py", "ledger/ledger.py", "cli/keys.py", "cli/serve.py", "cli/exporting.py", *PACKS, *KEPT, *BATCHES}
+DATED = {"server/source.py", "ledger/ledger.py", "cli/keys.py", "cli/serve.py", "cli/exporting.py", *PACKS, *KEPT, *BATCHES}
 """Files that ask for the date: ``created``, the lines of the log and the rows of the ledger; when a key begins and ends to count; the times
 that a file system keeps of packs and prefixes; when batches and their files expire; when a span began."""
 

@@ -40,7 +40,7 @@ from quintet.backends.native.worker.weights import load_weights
 now = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (now + 200_000_000,) * 2)
 try:
-    load_weights(pathlib.Path("none"), 256, None, "", print)
+    load_weights(pathlib.Path("none"), threads=256, context=None, isa="", progress=print)
 except Exception as error:
     print(type(error).__name__, error)
 """
