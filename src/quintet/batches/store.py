@@ -18,7 +18,7 @@ _BATCH = """SELECT id, owner, dialect, asked, created, expires, status, entered,
   prompt, completion, reasoning, model FROM batches"""
 _LINE = "SELECT line, start, size, name, seed FROM lines"
 _GONE_S = 86_400
-"""For so long the place of a file or batch that is gone is find_batch: whoever pages through a list has come to its end by then."""
+"""For so long the place of a file or batch that is gone is known: whoever pages through a list has come to its end by then."""
 
 _ENDED = ", ".join(f"'{status.value}'" for status in ENDED)
 
@@ -112,7 +112,7 @@ class Store:
         """Forget files that have expired, unless a batch needs them, and batches that ended so long ago.
 
         Args:
-            keep: seconds for which a batch is find_batch after it ended, as its files are; 0 = for ever.
+            keep: seconds for which a batch is known after it ended, as its files are; 0 = for ever.
         """
         needed = f"SELECT input FROM batches WHERE status NOT IN ({_ENDED})"
         self._forget("files", f"expires <= ? AND id NOT IN ({needed})", (now,), now)
