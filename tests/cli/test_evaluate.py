@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -228,38 +229,29 @@ def test_another_models_tokens_are_not_taken_for_those_of_the_model_that_is_aske
         assert evaluate("other", "task", "--url", url, "--tokenizer", "org/its-own", PATH=path).returncode == 0
 
 
+OPTIONS = EvalOptions(
+    model="a",
+    tasks=("task",),
+    url="http://x",
+    key="",
+    tokenizer="",
+    concurrent=1,
+    limit=None,
+    fewshot=None,
+    include=None,
+    output=None,
+    offline=False,
+)
+
+
 @pytest.mark.parametrize(("limit", "told"), [(1234567.0, "1234567"), (0.1234567, "0.1234567"), (5.0, "5")])
 def test_every_digit_of_a_limit_is_told(limit: float, told: str) -> None:
-    options = EvalOptions(
-        model="a",
-        tasks=("task",),
-        url="http://x",
-        key="",
-        tokenizer="",
-        concurrent=1,
-        limit=limit,
-        fewshot=None,
-        include=None,
-        output=None,
-        offline=False,
-    )
+    options = replace(OPTIONS, limit=limit)
     words = arguments(options, "a", "http://x/v1/completions", None, begins=False)
     assert words[words.index("--limit") + 1] == told
 
 
 def test_a_name_that_would_be_two_arguments_is_refused() -> None:
-    options = EvalOptions(
-        model="a,b",
-        tasks=("task",),
-        url="http://x",
-        key="",
-        tokenizer="",
-        concurrent=1,
-        limit=None,
-        fewshot=None,
-        include=None,
-        output=None,
-        offline=False,
-    )
+    options = replace(OPTIONS, model="a,b")
     with pytest.raises(OptionError, match="no name with a comma or an equals sign, got 'a,b'"):
         arguments(options, "a,b", "http://x/v1/completions", None, begins=False)

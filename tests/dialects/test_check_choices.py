@@ -5,27 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tests.support.requests import MINIMAL
 
 from quintet.dialects.base import check_choices
 from quintet.errors import BadRequest
-from quintet.request import CompletionRequest, Sampling, StopRules
+from quintet.request import CompletionRequest
 
 
 def request(prompts: int = 1, n: int = 1, best_of: int = 1, stream: bool = False) -> CompletionRequest:
-    return CompletionRequest(
-        model="m",
-        prompts=("a",) * prompts,
-        max_tokens=1,
-        n=n,
-        echo=False,
-        logprobs=None,
-        sampling=Sampling(1, 1, 0),
-        stop=StopRules(),
-        stream=stream,
-        include_usage=False,
-        user="",
-        best_of=best_of,
-    )
+    return replace(MINIMAL, prompts=("a",) * prompts, n=n, stream=stream, best_of=best_of)
 
 
 @pytest.mark.parametrize(

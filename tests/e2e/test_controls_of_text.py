@@ -13,6 +13,7 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 from tests.support.preparing import prepare, service
+from tests.support.requests import MINIMAL
 
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
@@ -21,7 +22,7 @@ from quintet.config import EngineConfig
 from quintet.errors import Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish
 from quintet.inputs.sequence import Prepared, SequenceSpec
-from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, StopRules
+from quintet.request import Guide, GuideKind, Sampling, StopRules
 
 
 class Lab:
@@ -45,19 +46,7 @@ class Lab:
         return self._runner.run(prepare(self.engine, [SequenceSpec(prompt, 1, Sampling(0.0, 1.0, 0), None, False, suffix=suffix)]))
 
     def complete(self, prompt: str, **wanted: object) -> list[Event]:
-        plain = CompletionRequest(
-            model="m",
-            prompts=(prompt,),
-            max_tokens=96,
-            n=1,
-            echo=False,
-            logprobs=None,
-            sampling=Sampling(0.8, 1.0, 0),
-            stop=StopRules(),
-            stream=False,
-            include_usage=False,
-            user="",
-        )
+        plain = replace(MINIMAL, model="m", prompts=(prompt,), max_tokens=96, sampling=Sampling(0.8, 1.0, 0))
 
         async def go() -> list[Event]:
             job = await service(self.engine).prepare(replace(plain, **wanted))  # type: ignore[arg-type]

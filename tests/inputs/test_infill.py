@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.preparing import prepare, service
+from tests.support.requests import MINIMAL
 
 from quintet.backends.base import State
 from quintet.backends.native.core.loader import Loaded
@@ -24,7 +25,7 @@ from quintet.inputs.infill import Infill
 from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.traits import Fim, Traits
-from quintet.request import Beams, CompletionRequest, Cut, Prompt, Sampling, Shown, StopRules
+from quintet.request import Beams, CompletionRequest, Cut, Prompt, Sampling, Shown
 
 PRE, SUF, MID, BOS = 1, 2, 3, 4
 
@@ -104,20 +105,7 @@ def test_a_suffix_counts_once_for_each_prompt_and_is_refused_where_that_is_more_
 
 
 def request(prompt: str = "ab", **wanted: object) -> CompletionRequest:
-    plain = CompletionRequest(
-        model="m",
-        prompts=(prompt,),
-        max_tokens=4,
-        n=1,
-        echo=False,
-        logprobs=None,
-        sampling=Sampling(0.0, 1.0, 0),
-        stop=StopRules(),
-        stream=False,
-        include_usage=False,
-        user="",
-        suffix="yz",
-    )
+    plain = replace(MINIMAL, model="m", prompts=(prompt,), max_tokens=4, sampling=Sampling(0.0, 1.0, 0), suffix="yz")
     return replace(plain, **wanted)  # type: ignore[arg-type]
 
 

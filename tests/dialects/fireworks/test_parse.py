@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from tests.dialects.requests import MINIMAL
+from tests.support.requests import MINIMAL
 
 from quintet.dialects.base import Identity, Parsed
 from quintet.dialects.fireworks import images

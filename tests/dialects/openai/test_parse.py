@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from tests.dialects.requests import MINIMAL
+from tests.support.requests import MINIMAL
 
 from quintet.dialects.openai.dialect import KNOWN, OpenAI
 from quintet.errors import BadRequest

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.dialects.folding import fold as fold_body
-from tests.dialects.requests import MINIMAL
+from tests.support.requests import MINIMAL
 
 from quintet.dialects.base import Identity, Parsed, ServedModel
 from quintet.dialects.fields import Status
