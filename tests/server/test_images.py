@@ -174,6 +174,21 @@ def test_token_ids_hold_the_models_own_token_once_for_each_image() -> None:
     assert choice["logprobs"]["text_offset"][1:3] == [1, 8] and choice["logprobs"]["tokens"][0] == "a"
 
 
+@pytest.mark.parametrize(
+    ("traits", "mark"), [(SeeingBackend.traits, "<image>"), (GEMMA, "<image_soft_token>"), (ROWS, "<image_soft_token>")]
+)
+def test_an_echo_of_token_ids_gives_each_image_the_text_of_its_own_token(traits: ImageTraits | ProcessorTraits | None, mark: str) -> None:
+    """Also where two are beside each other, or where the prompt has itself what is put around one."""
+    backend = SeeingBackend(traits)
+    ids = [97, IDS["\n\n"], IDS[mark], IDS[mark], IDS["\n\n"], 98, IDS[mark]]
+    (answer,) = ask(backend, {"prompt": ids, "images": [PNG] * 3, "echo": True, "logprobs": 0, "max_tokens": 1})
+    choice = answer.json()["choices"][0]
+    texts = [choice["text"][start:end] for start, end in pairwise([*choice["logprobs"]["text_offset"], None])]
+    assert [text for text in texts if text] == ["a", "\n\n", mark, mark, "\n\n", "b", mark, "s"]
+    (sequence,) = backend.submitted[0].sequences
+    assert [texts[image.span[0]] for image in sequence.images] == [mark] * 3
+
+
 def test_images_are_dealt_out_over_prompts_or_given_to_each() -> None:
     prompts = ["<image>", "none", "<image> and <image>"]
     backend = SeeingBackend()

@@ -9,14 +9,13 @@ from typing import TypeVar
 from quintet.errors import BadRequest
 from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.images.expansion import AnyTraits
-from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
 from quintet.prediction import Predicted
 from quintet.request import IMAGE_MARK, CompletionRequest, Prompt, Sampling, Shown
 from quintet.text.choice import Choice
 from quintet.text.entries import Echo, Scores
 from quintet.text.labels import Labels
-from quintet.text.marks import Marks
+from quintet.text.marks import IdMarks, Marks, TextMarks
 from quintet.text.stop import compile_stops
 
 _SEEDS = 2**64
@@ -131,7 +130,7 @@ def echoes_of(request: CompletionRequest, prepared: Prepared, texts: Sequence[st
     firsts = prepared.sequences[:: candidates_of(request)]
     prompts = zip(request.prompts, firsts, texts, strict=True)
     return [
-        _echo(request, sequence, text, labels, _marks(prompt, sequence.images, seen), written=not isinstance(prompt, str))
+        _echo(request, sequence, text, labels, _marks(prompt, sequence, seen), written=not isinstance(prompt, str))
         for prompt, sequence, text in prompts
     ]
 
@@ -148,14 +147,16 @@ def _echo(request: CompletionRequest, sequence: PreparedSequence, text: str, lab
     return Echo(text, own, labels, len(own) - min(request.echo_last, len(own) - sequence.echo_from), written, marks)
 
 
-def _marks(prompt: Prompt, images: Sequence[PreparedImage], seen: AnyTraits | None) -> Marks | None:
+def _marks(prompt: Prompt, sequence: PreparedSequence, seen: AnyTraits | None) -> Marks | None:
     """Where the images of a prompt are."""
+    images = sequence.images
     if seen is None or not images:
         return None
     runs = [image.span for image in images]
     if isinstance(prompt, str):
-        return Marks(runs, IMAGE_MARK, seen.around)
-    return Marks(runs)
+        return TextMarks(runs=runs, text=IMAGE_MARK, around=seen.around)
+    (first, _), *_ = images[0].places
+    return IdMarks(runs=runs, ids=prompt, mark=sequence.tokens[first])
 
 
 def by_first(echoes: Sequence[T], prepared: Prepared, candidates: int) -> dict[int, list[T]]:

@@ -12,18 +12,37 @@ from quintet.text.detokenize import align, token_texts
 from quintet.text.labels import Labels
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextMarks:
+    """Of a prompt that is text.
+
     Args:
         runs: (first, count) of the tokens that stand for each mark, without those of ``around``.
-        text: of a mark, as it is in the prompt; empty = the prompt is token ids, and a mark is one of them, of which the run is made.
+        text: of a mark, as it is in the prompt.
         around: what was put between a mark's tokens and the prompt's own text, on either side.
     """
 
     runs: Sequence[tuple[int, int]]
-    text: str = ""
+    text: str
     around: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdMarks:
+    """Of a prompt that is token ids.
+
+    Args:
+        runs: (first, count) of the tokens that stand for each mark; before each were put as many others as behind it.
+        ids: the prompt as the client sent it.
+        mark: the one of them that is a mark.
+    """
+
+    runs: Sequence[tuple[int, int]]
+    ids: Sequence[int]
+    mark: int
+
+
+Marks = TextMarks | IdMarks
 
 
 def marked_spans(prompt: str, tokens: Sequence[int], labels: Labels, piece: Callable[[int], bytes], marks: Marks) -> Iterator[str]:
@@ -32,10 +51,12 @@ def marked_spans(prompt: str, tokens: Sequence[int], labels: Labels, piece: Call
     Args:
         piece: the bytes of a token id.
     """
-    return _of_text(prompt, tokens, labels, piece, marks) if marks.text else _of_ids(prompt, tokens, labels, piece, marks.runs)
+    if isinstance(marks, IdMarks):
+        return _of_ids(len(tokens), piece, marks)
+    return _of_text(prompt, tokens, labels, piece, marks)
 
 
-def _of_text(prompt: str, tokens: Sequence[int], labels: Labels, piece: Callable[[int], bytes], marks: Marks) -> Iterator[str]:
+def _of_text(prompt: str, tokens: Sequence[int], labels: Labels, piece: Callable[[int], bytes], marks: TextMarks) -> Iterator[str]:
     first_part, *later_parts = prompt.split(marks.text)
 
     def own(part: str, between: Sequence[int], before: str, after: str) -> Iterator[str]:
@@ -61,18 +82,19 @@ def _within(spans: Iterator[str], start: int, end: int) -> Iterator[str]:
         at += len(span)
 
 
-def _of_ids(
-    prompt: str, tokens: Sequence[int], labels: Labels, piece: Callable[[int], bytes], runs: Sequence[tuple[int, int]]
-) -> Iterator[str]:
-    """A run's text is what the prompt has for the client's one token, whatever that is: the text between those around it."""
-    counts = dict(runs)
-    own: list[int] = []  # the client's: one for each run
+def _of_ids(length: int, piece: Callable[[int], bytes], marks: IdMarks) -> Iterator[str]:
+    """Each of the client's tokens has its own text, and a mark's belongs to the first of the tokens that stand for it."""
+    runs = iter(marks.runs)
     at = 0
-    while at < len(tokens):
-        own.append(at)
-        at += counts.get(at, 1)
-    texts = token_texts(b"" if at in counts else piece(tokens[at]) for at in own)
-    names = ["" if at in counts else name for at, name in zip(own, labels.names(tokens[at] for at in own), strict=True)]
-    for at, span in zip(own, align(texts, prompt, names), strict=True):
-        yield span
-        yield from [""] * (counts.get(at, 1) - 1)
+    for token, text in zip(marks.ids, token_texts(map(piece, marks.ids)), strict=True):
+        if token != marks.mark:
+            yield text
+            at += 1
+            continue
+        first, count = next(runs)
+        around = first - at
+        yield from [""] * around
+        yield text
+        yield from [""] * (count - 1 + around)
+        at = first + count + around
+    yield from [""] * (length - at)
