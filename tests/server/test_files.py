@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -291,3 +293,42 @@ def test_what_is_still_arriving_counts_towards_what_a_key_may_keep(tmp_path: Pat
         assert (await one.upload(b"y")).status == 400
 
     play(tmp_path, scenario, kept=BatchConfig(tmp_path / "kept", max_stored=1000))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda path: path.write_bytes(b"ab"), "The file's content is damaged."),
+        (Path.mkdir, "The file's content is damaged."),
+        (os.mkfifo, "The file's content is damaged."),
+        (lambda path: path.symlink_to(path), "The file's content cannot be read."),
+    ],
+)
+def test_a_content_that_is_not_what_was_kept_is_an_error_and_the_log_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object], says: str
+) -> None:
+    async def scenario(one: World) -> None:
+        file = (await one.upload(b"abc")).json()["id"]
+        content = one.folder / "files" / file
+        content.unlink()
+        spoil(content)
+        async with asyncio.timeout(20):
+            told = await one.get(f"/v1/files/{file}/content")
+        assert (told.status, told.json()["error"]["message"]) == (500, says)
+        assert str(content) in caplog.text
+        assert (await one.get(f"/v1/files/{(await one.upload(b'abc')).json()['id']}/content")).body == b"abc"
+
+    play(tmp_path, scenario)
+
+
+def test_a_content_that_cannot_be_removed_keeps_no_file_from_being_deleted(tmp_path: Path) -> None:
+    async def scenario(one: World) -> None:
+        file = (await one.upload(b"abc")).json()["id"]
+        content = one.folder / "files" / file
+        content.unlink()
+        content.mkdir()
+        deleted = await acall(one.app, method="DELETE", path=f"/v1/files/{file}")
+        assert (deleted.status, deleted.json()["deleted"]) == (200, True)
+        assert (await one.get(f"/v1/files/{file}")).status == 404
+
+    play(tmp_path, scenario)

@@ -66,6 +66,11 @@ class Folder:
         """Where a file's content is."""
         return self._files / id_
 
+    def remove(self, id_: str) -> None:
+        """Remove a file's content of which nothing is told any more; where that cannot be, ``sweep`` tries it again."""
+        with contextlib.suppress(OSError):
+            self.content(id_).unlink()
+
     def take(self) -> bool:
         """Have the batches to oneself, until ``leave`` or the end of the process, however it ends; False if another process has them.
 

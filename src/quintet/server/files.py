@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
 
 from quintet.batch import File, Purpose, kept_s
@@ -15,13 +16,15 @@ from quintet.batches.folder import Draft
 from quintet.batches.store import Quota
 from quintet.dialects.batches import ANCHOR, SECONDS, Batches, expiry, files_page
 from quintet.dialects.json_guard import printable
-from quintet.errors import BadRequest, NotFound
+from quintet.errors import BadRequest, NotFound, ServerError
 from quintet.inputs.room import Room
 from quintet.server.call import Call
 from quintet.server.cors import Cors
 from quintet.server.kept import Kept, storing
 from quintet.server.source import Source
 from quintet.server.uploads import FILE, Form, Upload
+
+_log = logging.getLogger(__name__)
 
 MOST_FILES = 10_000
 """Of a key."""
@@ -84,7 +87,7 @@ class Files:
         """``DELETE /v1/files/{id}``."""
         folder = await self._kept.folder()
         await self._kept.do(lambda store: store.delete_file(call.tail, call.caller.owner, self._source.now()))
-        await asyncio.to_thread(partial(folder.content(call.tail).unlink, missing_ok=True))
+        await asyncio.to_thread(folder.remove, call.tail)
         await call.http.reply(200, shapes(call).deleted(call.tail))
 
     @contextlib.asynccontextmanager
@@ -123,7 +126,7 @@ class Files:
         try:
             await self._kept.do(lambda store: store.add_upload(file, self._quota))
         except BaseException:
-            await asyncio.to_thread(partial((await self._kept.folder()).content(file.id).unlink, missing_ok=True))
+            await asyncio.to_thread((await self._kept.folder()).remove, file.id)
             raise
         return file
 
@@ -176,10 +179,7 @@ def _expiry(fields: dict[str, str]) -> int:
 
 async def _send(call: Call, path: Path, size: int) -> None:
     """A file's content, as fast as the client reads."""
-    try:
-        fd = await asyncio.to_thread(os.open, path, os.O_RDONLY)
-    except FileNotFoundError:
-        raise NotFound("The file's content is not there any more.") from None
+    fd = await asyncio.to_thread(_opened, path, size)
     try:
         await call.http.start(200, "application/octet-stream", [("content-length", str(size))])
         for start in range(0, size, _PIECE):
@@ -188,3 +188,25 @@ async def _send(call: Call, path: Path, size: int) -> None:
         await call.http.write(b"", last=True)
     finally:
         os.close(fd)
+
+
+def _opened(path: Path, size: int) -> int:
+    """A descriptor of a file's content.
+
+    Raises:
+        NotFound: it is gone.
+        ServerError: it cannot be read, or is not what was kept, and the log says why.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO that somebody put there would be waited for for ever
+    except FileNotFoundError:
+        raise NotFound("The file's content is not there any more.") from None
+    except OSError as error:
+        _log.error("batches: %s", error)
+        raise ServerError("The file's content cannot be read.") from None
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode) or info.st_size != size:
+        os.close(fd)
+        _log.error("batches: %s is not the file of %d bytes that was kept there", path, size)
+        raise ServerError("The file's content is damaged.")
+    return fd
