@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.server.kept import GOOD, World, line, play, world
+from tests.server.kept import GOOD, World, jsonl, line, play, world
 
 from quintet.batches import runner, schema
 from quintet.batches.folder import Folder
@@ -127,6 +127,28 @@ def test_a_disk_that_hangs_holds_up_no_completion(tmp_path: Path, monkeypatch: p
         assert not listed.done()
         answers.set()
         assert (await listed).status == 200
+
+    play(tmp_path, scenario)
+
+
+def test_a_disk_that_hangs_under_a_batch_holds_up_no_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(one: World) -> None:
+        hangs, answers, in_time = threading.Event(), threading.Event(), list[bool]()
+        look = os.statvfs
+
+        def hang(path: Path) -> os.statvfs_result:
+            if not hangs.is_set():
+                hangs.set()
+                in_time.append(answers.wait(10))
+            return look(path)
+
+        file = (await one.upload(jsonl(line("a")))).json()["id"]
+        monkeypatch.setattr(os, "statvfs", hang)
+        batch = (await one.post("/v1/batches", {**GOOD, "input_file_id": file})).json()
+        assert await asyncio.to_thread(hangs.wait, 60)
+        assert (await one.post("/v1/completions", {"prompt": "x", "max_tokens": 1})).status == 200
+        answers.set()
+        assert (await one.ended(batch))["status"] == "completed" and in_time == [True]
 
     play(tmp_path, scenario)
 

@@ -233,7 +233,7 @@ class Runner:
     async def _validate(self, batch: Batch) -> None:
         path = self._folder.content(batch.asked.input_file)
         contents = Contents()
-        if path.exists():
+        if await asyncio.to_thread(path.exists):
             reading = validate(path, batch.asked, self._limits, self._seed)
             while (so_far := await asyncio.to_thread(next, reading, None)) is not None:
                 contents = so_far
@@ -289,7 +289,7 @@ class Runner:
         text = answered_line(batch.id, line, answer)
         while True:
             try:
-                self._folder.require_room(len(text))
+                await asyncio.to_thread(self._folder.require_room, len(text))  # not on the event loop: a disk may hang
                 await self._desk.do(lambda store: store.record(batch.id, line.number, text, answer.tokens, ok=answer.ok))
                 self._note_disk(None)
                 return
