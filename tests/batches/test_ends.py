@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.batches.conftest import NAME, NOW, World, body, plain
@@ -100,3 +103,42 @@ def test_a_batch_whose_file_is_gone_fails(world: World) -> None:
         assert batch.status is Status.FAILED and batch.faults[0].code == "missing_file"
 
     asyncio.run(go())
+
+
+@pytest.mark.fault("J05")
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: os.truncate(path, path.stat().st_size * 3 // 4),
+        lambda path: path.write_bytes(path.read_bytes().replace(b'"custom_id": "18"', b'"custom_id": "81"')),
+        lambda path: path.write_bytes(path.read_bytes()[:-60] + b"\x00\xff" * 30),
+    ],
+    ids=["cut", "another's", "garbage"],
+)
+def test_a_line_whose_bytes_are_damaged_waits_until_they_are_put_back_and_the_others_are_answered(
+    world: World, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], object]
+) -> None:
+    asked: list[tuple[int, bytes]] = []
+
+    async def compute(job: PendingLine) -> Answer:
+        asked.append((job.line.number, job.body))
+        if job.line.number == 1:
+            await asyncio.to_thread(spoil, content)
+        return body(job)
+
+    async def go() -> None:
+        await world.put(20)
+        whole = content.read_bytes()
+        async with world.running(compute):
+            await world.until_completed(12)
+            await asyncio.sleep(0.3)
+            assert (await world.known()).status is Status.IN_PROGRESS
+            content.write_bytes(whole)
+            batch = await world.until(*ENDED)
+        assert (batch.status, batch.completed) == (Status.COMPLETED, 20)
+        assert sorted(asked) == [(number, b'{"prompt": "x"}') for number in range(1, 21)], "each once, and none of the damaged"
+
+    content = world.folder.content("file-1")
+    asyncio.run(go())
+    said = [record.message for record in caplog.records]
+    assert said and all(str(content) in line for line in said) and len(said) <= 4, "once for each that waits"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import logging
 import math
@@ -265,18 +266,22 @@ class Runner:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _compute_line(self, batch: Batch, line: Line) -> None:
-        """Until its answer is written down, whatever the engine does meanwhile."""
+        """Until its answer is written down, whatever the engine and the disk do meanwhile."""
         path = self._folder.content(batch.asked.input_file)
-        failures = 0
+        failures, told = 0, False
         while True:
             async with self._places[self._engine(batch)]:
-                # Read here: bodies are as large as any request's, and of a hundred batches as many lines as one computes would wait.
-                pending = PendingLine(batch, line, await asyncio.to_thread(_body, path, line))
                 try:
+                    # Read here: bodies are as large as any request's, and of a hundred batches as many lines as one computes would wait.
+                    pending = PendingLine(batch, line, await asyncio.to_thread(_body, path, line))
                     await self._record(batch, line, await self._compute(pending))
                     return
                 except AgainError as error:
                     again = error
+                except OSError as error:  # of the file, which may be put back; lines that can be read go on meanwhile
+                    if not told:
+                        _log.error("batches: a line of %s waits, %s", batch.id, error)
+                    told, again = True, AgainError(RETRY_S)
                 failures += again.failed is not None
                 if again.failed is not None and failures >= MOST_FAILURES:
                     await self._record(batch, line, again.failed)
@@ -353,10 +358,18 @@ def _pending(id_: str, after: int, limit: int, store: Store) -> list[Line]:
 
 
 def _body(path: Path, line: Line) -> bytes:
-    """Of a line's request."""
+    """Of a line's request.
+
+    Raises:
+        OSError: the file cannot be read, or the line is not in it any more.
+    """
     with path.open("rb") as file:
         file.seek(line.start)
-        return body_of(file.read(line.size))
+        data = file.read(line.size)
+    body = body_of(data, line.name)
+    if body is None:
+        raise OSError(errno.EIO, f"line {line.number} is not there any more", str(path))
+    return body
 
 
 def _write_piece(id_: str, draft: Draft, after: int, ok: bool, store: Store) -> int | None:

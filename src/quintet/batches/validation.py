@@ -107,12 +107,17 @@ def validate(path: Path, asked: NewBatch, limits: Limits, seed: Callable[[int], 
     yield contents
 
 
-def body_of(data: bytes) -> bytes:
-    """The request's body as JSON text, of a line without a fault."""
-    return bytes(msgspec.json.decode(data, type=_Whole).body)
+def body_of(data: bytes, name: str) -> bytes | None:
+    """The request's body as JSON text, of a line without a fault; ``None`` = it is the line of that ``custom_id`` no more."""
+    try:
+        whole = msgspec.json.decode(data, type=_Whole)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return bytes(whole.body) if whole.custom_id == name else None
 
 
 class _Whole(msgspec.Struct):
+    custom_id: str
     body: msgspec.Raw
 
 
