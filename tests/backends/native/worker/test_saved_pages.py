@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,44 @@ def test_what_another_process_removed_is_simply_not_there(folder: Path, runner: 
     saved.close()
 
 
+def wholly(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def all_in_it(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path)
+
+
+@pytest.mark.parametrize("removed", [wholly, all_in_it])
+def test_a_folder_that_is_removed_under_an_engine_is_made_anew(
+    folder: Path, runner: ToyRunner, removed: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    keep(folder, runner, 1)
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    removed(folder)
+    assert not loaded(saved, runner, 1)
+    for number in (1, 2):
+        saved.offer(digest(number), number, None)
+    saved.close()
+    again = SavedPages(folder, LIMIT, runner, "model")
+    assert loaded(again, runner, 1) and loaded(again, runner, 2)
+    again.close()
+    assert not caplog.records
+
+
+def test_a_folder_in_whose_place_something_else_is_put_is_left_alone_and_the_log_names_it(
+    folder: Path, runner: ToyRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    shutil.rmtree(folder)
+    folder.write_text("")
+    saved.offer(digest(1), 1, None)
+    saved.close()
+    assert [record.message for record in caplog.records] == [f"prefixes are not kept in {folder} for 60 s: Not a directory"]
+    assert folder.read_text() == ""
+
+
 def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
     folder: Path, runner: ToyRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,7 +258,7 @@ def test_a_full_disk_is_told_once_and_nothing_else_is_held_up(
         for number in range(4):
             saved.offer(digest(number), number, None)
         saved.close()
-    assert [record.message for record in caplog.records] == ["prefixes are not kept for 60 s: [Errno 28] No space left on device"]
+    assert [record.message for record in caplog.records] == [f"prefixes are not kept in {folder} for 60 s: No space left on device"]
     assert not any(saved.has(digest(number), with_rows=False) for number in range(4))
     assert files(folder) == []
 

@@ -42,11 +42,8 @@ class KeptFiles:
 
     def __init__(self, folder: Path, kind: str, limit: int) -> None:
         self._path, self._kind, self._limit = folder, kind, limit
-        self._root = open_private(folder)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(kind, 0o700, dir_fd=self._root)
-        self._own = os.open(kind, os.O_RDONLY | os.O_DIRECTORY | FLAGS, dir_fd=self._root)
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # also held while a folder's descriptor is used by a thread that does not write
+        self._root, self._own = self._opened()
         self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()  # (kind, name) -> bytes, the least recently used first
         self._total = self._since = 0
         self._look()
@@ -59,7 +56,8 @@ class KeptFiles:
     def read(self, name: str, most: int) -> bytearray | None:
         """All of a file; ``None``: there is none that can be read, that is to be trusted, and that has no more bytes than ``most``."""
         with contextlib.suppress(OSError):
-            file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=self._own)
+            with self._lock:
+                file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=self._own)
             try:
                 status = os.fstat(file)
                 require_private(status, self._path / self._kind / name)
@@ -81,7 +79,11 @@ class KeptFiles:
         size = sum(len(part) for part in parts)
         self._make_room(size)
         partial = f"{_PARTIAL}{name}.{secrets.token_hex(8)}"  # in containers that share a folder processes may have one number
-        file = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | FLAGS, 0o600, dir_fd=self._own)
+        try:
+            file = self._create(partial)
+        except FileNotFoundError:  # the folder was removed
+            self._reopen()
+            file = self._create(partial)
         try:
             if os.writev(file, parts) != size:
                 raise OSError("the disk is full")
@@ -101,10 +103,34 @@ class KeptFiles:
         """It is of no use."""
         self._remove(self._kind, name)
 
-    def _remove(self, kind: str, name: str) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(f"{kind}/{name}", dir_fd=self._root)
+    def _create(self, name: str) -> int:
+        return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | FLAGS, 0o600, dir_fd=self._own)
+
+    def _opened(self) -> tuple[int, int]:
+        """Descriptors of the folder and of that of the kind, which are made if need be."""
+        root = open_private(self._path)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._kind, 0o700, dir_fd=root)
+            return root, os.open(self._kind, os.O_RDONLY | os.O_DIRECTORY | FLAGS, dir_fd=root)
+        except OSError:
+            os.close(root)
+            raise
+
+    def _reopen(self) -> None:
+        """Go on in the folder that is at the path now."""
+        found = self._opened()
         with self._lock:
+            before = self._root, self._own
+            self._root, self._own = found
+        for folder in before:
+            os.close(folder)
+        self._look()
+
+    def _remove(self, kind: str, name: str) -> None:
+        with self._lock:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{kind}/{name}", dir_fd=self._root)
             self._total -= self._sizes.pop((kind, name), 0)
 
     def _touch(self, name: str) -> None:

@@ -86,7 +86,7 @@ class SavedPages:
         """Of a file with rows."""
         words = (FORMAT, fingerprint, runner.context, runner.page_bytes, self._row_bytes)
         kind = blake2b("\n".join(map(str, words)).encode(), digest_size=16).hexdigest()
-        self._files = KeptFiles(folder, kind, limit)
+        self._folder, self._files = folder, KeptFiles(folder, kind, limit)
         self._waiting: dict[str, bool] = {}
         """Names of files that wait to be written, and whether they have rows."""
         self._queue: Queue[_Job | None] = Queue(max(1, QUEUED // self._bytes))
@@ -141,7 +141,7 @@ class SavedPages:
                 if time.monotonic() >= resume:
                     self._write(job)
             except OSError as error:
-                _log.warning("prefixes are not kept for %g s: %s", PAUSE_S, error)
+                _log.warning("prefixes are not kept in %s for %g s: %s", self._folder, PAUSE_S, error.strerror or error)
                 resume = time.monotonic() + PAUSE_S
             finally:
                 self._waiting.pop(job.digest.hex(), None)
