@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def test_one_that_others_may_read_or_that_was_changed_is_refused(tmp_path: Path)
     path.chmod(0o600)
     path.write_bytes(b"short")
     with pytest.raises(ValueError, match="must have 32 bytes, has 5"):
+        lasting_secret(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
+def test_what_is_no_file_is_refused_by_its_name_and_not_waited_for(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "secret")
+    with pytest.raises(ValueError, match="secret is not a file"):
         lasting_secret(tmp_path)
 
 

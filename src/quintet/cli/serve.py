@@ -185,7 +185,7 @@ def _secret_of(folder: Path) -> bytes:
     try:
         return lasting_secret(folder)
     except (OSError, ValueError) as error:
-        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+        reason = f"{error.filename or folder}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
         raise OptionError(f"--prefix-cache-dir cannot be used: {reason}.") from None
 
 

@@ -17,7 +17,7 @@ def lasting_secret(folder: Path) -> bytes:
     Raises:
         OSError: it cannot be had.
         PermissionError: others may read it.
-        ValueError: the file is not as it was written.
+        ValueError: it is no file, or not as it was written.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "secret"
@@ -32,11 +32,16 @@ def lasting_secret(folder: Path) -> bytes:
                     os.link(partial, path)
             finally:
                 partial.unlink()
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-        status = os.fstat(file.fileno())
+    found = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path} is not a file")
         if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
             raise PermissionError(f"{path} is another user's, or others may read it")
-        secret = file.read(SIZE + 1)
+        secret = os.read(found, SIZE + 1)
+    finally:
+        os.close(found)
     if len(secret) != SIZE:
-        raise ValueError(f"{path} must have {SIZE} bytes, has {len(secret)}")
+        raise ValueError(f"{path} must have {SIZE} bytes, has {len(secret)}: remove it, and all keys' prefixes begin anew")
     return secret

@@ -129,6 +129,18 @@ def test_damage_is_told_in_one_line(model: Path, cache: CacheFolder, loads: Load
     assert loads.warnings == [f"{pack_of(cache)} is damaged; the weights are packed again"]
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path)], ids=["a FIFO", "a folder", "a link"])
+def test_what_is_no_file_is_no_pack_and_not_waited_for(
+    make: Callable[[Path], object], model: Path, cache: CacheFolder, loads: Loads
+) -> None:
+    want = loads.load(model, cache)
+    pack = pack_of(cache)
+    pack.unlink()
+    make(pack)
+    make(pack.with_name(f"0{pack.name}"))
+    assert loads.load(model, cache) == want
+
+
 def test_another_models_pack_under_this_name_is_not_used(model: Path, tmp_path: Path, cache: CacheFolder, loads: Loads) -> None:
     want = loads.load(model, cache)
     mine = pack_of(cache)

@@ -7,8 +7,8 @@ import os
 import stat
 from pathlib import Path
 
-FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
-"""With which everything in such a folder is opened: no symbolic link is followed."""
+FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""With which everything in such a folder is opened: no symbolic link is followed, and no FIFO waited for."""
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
