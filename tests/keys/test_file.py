@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from quintet.keys.file import KeyFile, KeyFileError
 from quintet.keys.key import Key
 from quintet.keys.ring import LOOK_S, KeyRing
+from quintet.keys.store import KeyStore
 
 
 @dataclass
@@ -106,3 +108,30 @@ def test_a_key_file_that_goes_bad_opens_nothing_until_it_is_mended(tmp_path: Pat
     written(file, "sk-file\n")
     clock.now += LOOK_S
     assert opens(keys, "sk-file")
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("stored", [False, True], ids=["file", "store"])
+def test_where_no_descriptor_is_to_be_had_the_keys_stay_as_they_were(tmp_path: Path, stored: bool, changed: bool) -> None:
+    clock, store, file = Clock(), KeyStore(tmp_path / "store"), tmp_path / "keys"
+
+    def add(name: str) -> str:
+        if stored:
+            return store.add(Key(b"", name=name))
+        text = file.read_text() if file.exists() else ""
+        written(file, f"{text}sk-{name}\n")
+        return f"sk-{name}"
+
+    old = add("old")
+    keys = KeyRing([], [store if stored else KeyFile(file)], clock, lambda: 0.0)
+    new = add("new") if changed else old
+    clock.now += LOOK_S
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        found = opens(keys, old)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found
+    clock.now += LOOK_S
+    assert opens(keys, old) and opens(keys, new)

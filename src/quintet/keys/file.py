@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -11,6 +12,9 @@ from pathlib import Path
 from quintet.errors import QuintetError
 from quintet.keys.key import Key
 
+_LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""The process or the machine lacks descriptors or memory."""
+
 _HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
@@ -19,7 +23,7 @@ class KeyFileError(QuintetError):
 
 
 class BusyError(KeyFileError):
-    """Somebody is changing it right now."""
+    """Somebody is changing it right now, or nothing can be opened now: what it held before is still believed."""
 
 
 class KeyFile:
@@ -49,7 +53,7 @@ class KeyFile:
         except UnicodeDecodeError:
             raise KeyFileError(f"{self.path}: an API key must be ASCII") from None
         except OSError as error:
-            raise KeyFileError(f"{self.path}: {error.strerror}") from None
+            raise unreadable(self.path, error) from None
         lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
         keys = [Key(self._digest(number, line)) for number, line in lines if line and not line.startswith("#")]
         if not keys:
@@ -72,7 +76,12 @@ def look(path: Path) -> os.stat_result:
     try:
         return path.stat()
     except OSError as error:
-        raise KeyFileError(f"{path}: {error.strerror}") from None
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: Path, error: OSError) -> KeyFileError:
+    """What is told of a file that the system does not give; a ``BusyError`` where that is no fault of the file's."""
+    return (BusyError if error.errno in _LACKS else KeyFileError)(f"{path}: {error.strerror}")
 
 
 def check_private(path: Path) -> None:

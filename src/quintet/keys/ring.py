@@ -38,7 +38,7 @@ class KeySource(Protocol):
         """All of them.
 
         Raises:
-            BusyError: they are being changed.
+            BusyError: they are being changed, or cannot be had for no fault of theirs.
             KeyFileError: they cannot be had, or must not be believed.
         """
         ...
@@ -134,7 +134,7 @@ class _Watched:
                 return False
             self.keys, self._stamp = self._source.read(), stamp
         except BusyError:
-            return False  # it is being changed; the next look sees it
+            return False  # the next look sees it
         except KeyFileError as error:
             # Nobody is let in by a file that may be anybody's; keys from elsewhere go on.
             if self._stamp:

@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 
 from quintet.errors import shorten
-from quintet.keys.file import BusyError, KeyFileError, check_private, look
+from quintet.keys.file import BusyError, KeyFileError, check_private, look, unreadable
 from quintet.keys.key import MOST_PRIORITY, Key, Scope
 from quintet.quota import MOST, Limits
 
@@ -198,7 +198,7 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise KeyFileError(f"{path}: {error}") from None
     except OSError as error:
-        raise KeyFileError(f"{path}: {error.strerror}") from None
+        raise unreadable(path, error) from None
 
 
 def _row(key: Key) -> dict[str, object]:
