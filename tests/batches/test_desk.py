@@ -89,11 +89,34 @@ class Flaky(sqlite3.Connection):
     """What it writes may not get to the disk."""
 
     fails = False
+    broken = ("COMMIT",)
 
     def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
-        if self.fails and statement == "COMMIT":
+        if self.fails and statement in self.broken:
             raise sqlite3.OperationalError("disk I/O error")
         return super().execute(statement, *values)
+
+
+def test_where_not_even_undoing_works_all_are_told_and_the_next_work_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread had ended with the error, and whoever asked for anything from then on waited for ever."""
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Flaky))
+    monkeypatch.setattr(Flaky, "broken", ("COMMIT", "ROLLBACK"))
+    desk = Desk(Folder(tmp_path))
+
+    async def go() -> None:
+        monkeypatch.setattr(Flaky, "fails", True)
+        for number in (1, 2):
+            with pytest.raises(sqlite3.Error):
+                async with asyncio.timeout(20):
+                    await desk.do(partial(add, file(number)))
+        monkeypatch.setattr(Flaky, "fails", False)
+        with pytest.raises(sqlite3.Error):
+            await desk.do(partial(add, file(3)))  # what was not undone is undone before the next
+        await desk.do(partial(add, file(4)))
+        assert await desk.do(Store.known_files) == {"file-4"}
+
+    asyncio.run(go())
+    desk.close()
 
 
 @pytest.mark.fault("J03")

@@ -6,6 +6,7 @@ What is asked of it while it waits for the disk is done in one transaction, whic
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import sqlite3
 import threading
@@ -97,8 +98,9 @@ class Desk:
             outcomes = [self._do(work) for work in works]
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            with contextlib.suppress(sqlite3.Error):  # whatever becomes of it, the thread goes on: all wait for it
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
             outcomes = [(None, error)] * len(works)
         for work, (result, failure) in zip(works, outcomes, strict=True):
             work.tell(result, failure)
