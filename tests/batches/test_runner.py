@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.batches.conftest import NAME, World, body, plain
 
-from quintet.batch import ENDED, Status
+from quintet.batch import ENDED, Batch, Status
 from quintet.batches import runner as module
 from quintet.batches.folder import Draft, Folder
 from quintet.batches.lines import Answer, Line
@@ -67,6 +67,30 @@ def test_batches_go_on_beside_what_cannot_be_tidied_up(world: World, monkeypatch
         await again.put(2)
         async with again.running(plain):
             assert (await again.until(*ENDED)).completed == 2
+
+    asyncio.run(go())
+
+
+def test_what_fails_at_every_look_is_said_once_and_names_the_folder(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[int] = []
+
+    def fails(_: Store) -> list[Batch]:
+        looks.append(1)
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    async def go() -> None:
+        await world.put(1)
+        with monkeypatch.context() as broken:
+            broken.setattr(Store, "open_batches", fails)
+            async with world.running(plain):
+                async with asyncio.timeout(20):
+                    while len(looks) < 4:
+                        await asyncio.sleep(0.01)
+                assert caplog.messages == [f"batches in {world.path}: database disk image is malformed"]
+                broken.undo()
+                assert (await world.until(*ENDED)).completed == 1
 
     asyncio.run(go())
 

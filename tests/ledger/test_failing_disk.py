@@ -126,7 +126,7 @@ def test_that_a_refused_requests_row_need_not_be_written_does_not_make_a_full_di
         with pytest.raises(Overloaded):
             await opened(ledger)
         await until(lambda: len(probes) > 3)
-        assert [line.partition(",")[0] for line in caplog.messages] == ["ledger: cannot write"]
+        assert [line.partition(",")[0] for line in caplog.messages] == [f"ledger: cannot write to {tmp_path / 'ledger.db'}"]
 
     run(scenario, tmp_path / "ledger.db")
 

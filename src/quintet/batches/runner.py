@@ -121,6 +121,7 @@ class Runner:
         self._stops: dict[str, asyncio.Event] = {}
         self._wake = asyncio.Event()
         self._disk_fails = False  # and that was said
+        self._said = set[str]()  # of what fails between batches
 
     def wake(self) -> None:
         """Look for new batches, and for those that are cancelled, now."""
@@ -153,11 +154,14 @@ class Runner:
             return False
 
     async def _or_log(self, work: Awaitable[None]) -> None:
-        """Do what may fail: it is tried again the next time, and nothing else waits for it."""
+        """Do what may fail, which is said once: it is tried again the next time, and nothing else waits for it."""
         try:
             await work
+            self._said.clear()
         except _STORE_ERRORS as error:
-            _log.error("batches: %s", error)
+            if (why := str(error)) not in self._said:
+                _log.error("batches in %s: %s", self._folder.path, error)
+                self._said.add(why)
 
     async def _sleep(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -209,7 +213,7 @@ class Runner:
         fails = error is not None
         if fails is not self._disk_fails:
             self._disk_fails = fails
-            _log.warning("batches: %s", f"they wait, {error}" if fails else "they go on")
+            _log.warning("batches in %s %s", self._folder.path, f"wait, {error}" if fails else "go on")
 
     async def _step(self, batch: Batch) -> None:
         """Take a batch from the status that it has to the next."""
@@ -250,9 +254,9 @@ class Runner:
     async def _compute_lines(self, batch: Batch, stop: asyncio.Event) -> None:
         """Until all are done, or it is to stop."""
         running: set[asyncio.Task[None]] = set()
-        after = 0
+        some, after = partial(Store.pending, id_=batch.id, limit=self._at_once), 0
         try:
-            while not stop.is_set() and (lines := await self._desk.do(partial(_pending, batch.id, after, self._at_once))):
+            while not stop.is_set() and (lines := await self._desk.do(partial(some, after=after))):
                 for line in lines:
                     await _wait_for_fewer(running, self._at_once, stop)
                     if stop.is_set():
@@ -351,10 +355,6 @@ class Runner:
             expires=now + keep if keep else None,
             lines=draft.lines,
         )
-
-
-def _pending(id_: str, after: int, limit: int, store: Store) -> list[Line]:
-    return store.pending(id_, after, limit)
 
 
 def _body(path: Path, line: Line) -> bytes:

@@ -40,7 +40,7 @@ class Store:
     """
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self.file = file
         self._file_identity: tuple[int, int] | None = None  # of what was opened; ``None`` = it is lost
         self._open()
         self.life = 0
@@ -57,7 +57,7 @@ class Store:
         with self._transaction():  # nobody else looks for the dead between the life and its lock
             cursor = self._connection.execute("INSERT INTO lives (seen) VALUES (?)", (now,))
             self.life = int(cursor.lastrowid or 0)
-            self._lock = lives.Life(self._file, self.life)
+            self._lock = lives.Life(self.file, self.life)
         self.others = OthersSpending(self.life)
         self._wal_identity = _identity(self._at("-wal"))
         return self.life << LIFE_BITS
@@ -95,7 +95,7 @@ class Store:
             LostFileError: who looks for the ledger will not find what was written.
         """
         if not self._there:
-            raise LostFileError(f"{self._file.name} was deleted or replaced while it was open")
+            raise LostFileError(f"{self.file.name} was deleted or replaced while it was open")
 
     def mend(self, now: float) -> None:
         """If the file is lost, go on in the one that is there now, which is made if there is none, under the number of this life.
@@ -118,7 +118,7 @@ class Store:
             self._open()
             with self._transaction():
                 self._connection.execute("INSERT INTO lives (life, seen) VALUES (?, ?)", (self.life, now))
-                self._lock = lives.Life(self._file, self.life)
+                self._lock = lives.Life(self.file, self.life)
             self._wal_identity = _identity(self._at("-wal"))
         except (LedgerError, OSError) as error:
             self._file_identity = None
@@ -135,10 +135,10 @@ class Store:
         """
         with self._transaction():
             others = [life for (life,) in self._connection.execute("SELECT life FROM lives WHERE life <> ?", (self.life,))]
-            dead = [life for life in others if lives.ended(self._file, life)]
+            dead = [life for life in others if lives.ended(self.file, life)]
             count = sum(self._end(life) for life in dead)
         for life in dead:
-            lives.forget(self._file, life)
+            lives.forget(self.file, life)
         return count
 
     def expire(self, before: float) -> bool:
@@ -196,9 +196,9 @@ class Store:
         self._connection.close()
 
     def _open(self) -> None:
-        self._connection = connect(self._file)
+        self._connection = connect(self.file)
         self._connection.execute("CREATE TEMP TABLE old (number INTEGER PRIMARY KEY)")
-        self._file_identity = _identity(self._file)
+        self._file_identity = _identity(self.file)
 
     def _upsert(self, rows: Sequence[Row]) -> None:
         self._execute(upsert(len(rows)), [*chain.from_iterable(rows)])
@@ -208,12 +208,12 @@ class Store:
         return patiently(lambda: self._connection.execute(statement, values))
 
     def _at(self, suffix: str) -> Path:
-        return self._file.with_name(self._file.name + suffix)
+        return self.file.with_name(self.file.name + suffix)
 
     @property
     def _there(self) -> bool:
         """What was opened is still at its path."""
-        return self._file_identity is not None and _identity(self._file) == self._file_identity
+        return self._file_identity is not None and _identity(self.file) == self._file_identity
 
     def _end(self, life: int) -> int:
         """Mark what a life has left open as incomplete, and forget the life; the number of these rows."""

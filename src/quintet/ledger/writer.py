@@ -146,7 +146,7 @@ class Writer:
             self._pending, self._writing = {**rows, **self._pending}, {}
         why = _described(error)
         if why != self._failing:
-            _log.error("ledger: cannot write, %s; %d rows wait in memory", why, len(self._pending))
+            _log.error("ledger: cannot write to %s, %s; %d rows wait in memory", self._store.file, why, len(self._pending))
         self.stats.lost += isinstance(error, LostFileError)
         self._failing = why
         self._on_tried(rows, error)

@@ -53,7 +53,7 @@ class Files:
         """``POST /v1/files``: a form."""
         self._cors.require_allowed(call.http)
         config, folder = self._kept.config, await self._kept.folder()
-        with self._moving.held(call.caller.id, 1), storing():
+        with self._moving.held(call.caller.id, 1), storing(folder):
             draft = await asyncio.to_thread(folder.draft)
             try:
                 async with self._counted(call.caller.owner) as count:

@@ -110,7 +110,7 @@ class Kept:
             Overloaded: the disk does not take it.
         """
         opened = await self._require()
-        with storing():
+        with storing(opened.folder):
             return await opened.desk.do(work)
 
     def wake(self) -> None:
@@ -215,8 +215,8 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 
 @contextlib.contextmanager
-def storing() -> Iterator[None]:
-    """A block that writes to the disk.
+def storing(folder: Folder) -> Iterator[None]:
+    """A block that writes to a folder.
 
     Raises:
         Overloaded: that is full, or broken.
@@ -226,7 +226,7 @@ def storing() -> Iterator[None]:
     except (sqlite3.Error, OSError) as error:
         if isinstance(error, ConnectionError):  # the client's
             raise
-        _log.error("batches: %s", error)
+        _log.error("batches in %s: %s", folder.path, error)
         raise Overloaded(_FULL, _RETRY_AFTER_S) from None
 
 
