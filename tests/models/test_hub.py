@@ -4,6 +4,7 @@ read by the real library; the offline errors are the real ones."""
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -172,6 +173,18 @@ def test_a_model_that_is_being_checked_is_not_here_for_anybody_so_that_a_kill_le
     assert store.resolve("hf:user/repo", Notes()) == store.resolve("hf:user/repo", Notes(), refresh=True) == found
     assert hub.stored() == [found]
     assert looks == [[]]  # what was checked once is not checked again
+
+
+def test_a_model_is_on_the_disk_before_it_is_here(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync, synced = os.fsync, list[tuple[int, int]]()
+
+    def noted(handle: int) -> None:
+        fsync(handle)
+        synced.append((os.fstat(handle).st_ino, len(hub.stored())))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    found = store.resolve("hf:user/repo", Notes())
+    assert synced == [(found.path.stat().st_ino, 0)]
 
 
 def test_while_another_revision_is_fetched_and_checked_the_one_that_is_here_is_used(fake: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

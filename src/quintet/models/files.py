@@ -168,6 +168,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, survive a power cut from here on."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def open_regular(path: Path) -> BufferedReader:
     """A file for reading, which must be a regular one: to open a FIFO would wait for ever, and a device may have no end.
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quintet.errors import ModelError, shorten
-from quintet.models.files import HUB, Report, StoredModel, check_space, file_errors, human, local_model, part_names, parts, sha256
+from quintet.models.files import HUB, Report, StoredModel, check_space, file_errors, human, local_model, part_names, parts, sha256, sync
 from quintet.models.folder.files import CONFIG, INDEX, SINGLE, SMALL, TOKENIZER, weights
 
 if TYPE_CHECKING:
@@ -365,11 +365,11 @@ def _check(path: Path, file: RemoteFile) -> None:
         if not _named(path, file):  # no mark is seen then, as in a cache on a disk without links
             path.unlink(missing_ok=True)
         raise
-    if digest == file.sha256:
-        return
-    path.resolve().unlink(missing_ok=True)  # the blob behind the snapshot's link
-    path.unlink(missing_ok=True)
-    raise ModelError(f"the downloaded {file.name} has the wrong SHA-256 hash ({digest}, not {file.sha256}); it was removed.")
+    if digest != file.sha256:
+        path.resolve().unlink(missing_ok=True)  # the blob behind the snapshot's link
+        path.unlink(missing_ok=True)
+        raise ModelError(f"the downloaded {file.name} has the wrong SHA-256 hash ({digest}, not {file.sha256}); it was removed.")
+    sync(path)  # what was checked is in memory: after a power cut the file would be here, with zeros in it
 
 
 @contextlib.contextmanager
