@@ -42,7 +42,8 @@ class KeptFiles:
 
     def __init__(self, folder: Path, kind: str, limit: int) -> None:
         self._path, self._kind, self._limit = folder, kind, limit
-        self._lock = threading.Lock()  # also held while a folder's descriptor is used by a thread that does not write
+        self._lock = threading.Lock()
+        self._at_folder = threading.Lock()  # over the use of a descriptor by who does not write: the writer may replace it
         self._root, self._own = self._opened()
         self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()  # (kind, name) -> bytes, the least recently used first
         self._total = self._since = 0
@@ -56,7 +57,7 @@ class KeptFiles:
     def read(self, name: str, most: int) -> bytearray | None:
         """All of a file; ``None``: there is none that can be read, that is to be trusted, and that has no more bytes than ``most``."""
         with contextlib.suppress(OSError):
-            with self._lock:
+            with self._at_folder:
                 file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=self._own)
             try:
                 status = os.fstat(file)
@@ -101,7 +102,8 @@ class KeptFiles:
 
     def remove(self, name: str) -> None:
         """It is of no use."""
-        self._remove(self._kind, name)
+        with self._at_folder:
+            self._remove(self._kind, name)
 
     def _create(self, name: str) -> int:
         return os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | FLAGS, 0o600, dir_fd=self._own)
@@ -120,17 +122,17 @@ class KeptFiles:
     def _reopen(self) -> None:
         """Go on in the folder that is at the path now."""
         found = self._opened()
-        with self._lock:
+        with self._at_folder:
             before = self._root, self._own
             self._root, self._own = found
-        for folder in before:
-            os.close(folder)
+            for folder in before:
+                os.close(folder)
         self._look()
 
     def _remove(self, kind: str, name: str) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{kind}/{name}", dir_fd=self._root)
         with self._lock:
-            with contextlib.suppress(OSError):
-                os.unlink(f"{kind}/{name}", dir_fd=self._root)
             self._total -= self._sizes.pop((kind, name), 0)
 
     def _touch(self, name: str) -> None:
