@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,8 +66,11 @@ class LlamaRenderer:
         self._options = options
         self._choices = [_Choice() for _ in range(len(request.prompts) * request.n)]
         self._finished: Finished | None = None
+        # Written once for all choices, each of which tells them.
         biases = [{"token": token, "bias": bias} for token, bias in request.sampling.logit_bias]
-        self._biases = msgspec.Raw(encode(biases))  # once for all choices, each of which tells them
+        self._biases = msgspec.Raw(encode(biases))
+        self._stops = msgspec.Raw(encode(request.stop.strings))
+        self._prompt = -1, msgspec.Raw()  # the number of the last one, and its text
 
     def feed(self, event: Event) -> list[bytes]:
         match event:
@@ -155,8 +158,8 @@ class LlamaRenderer:
         done, text = choice.done, "".join(choice.texts)
         assert done is not None
         tokens = done.tokens
-        prompt = self._request.prompts[index // self._request.n]
-        as_sent = {"prompt": prompt} if self._options.gap is None and isinstance(prompt, str) else {}
+        prompt = index // self._request.n
+        as_sent = {"prompt": self._written(prompt)} if self._options.gap is None and isinstance(self._request.prompts[prompt], str) else {}
         answer: dict[str, object] = {
             "index": index,
             "content": "" if self._request.stream else text,
@@ -176,6 +179,12 @@ class LlamaRenderer:
             "timings": _timings(finished, tokens),
         }
         return answer | {"completion_probabilities": choice.probabilities} if choice.probabilities else answer
+
+    def _written(self, prompt: int) -> msgspec.Raw:
+        """A prompt's text as JSON, once for all its samples."""
+        if self._prompt[0] != prompt:
+            self._prompt = prompt, msgspec.Raw(encode(self._request.prompts[prompt]))
+        return self._prompt[1]
 
     def _settings(self, seed: int) -> dict[str, object]:
         """What was in force for a choice, under llama-server's names."""
@@ -202,7 +211,7 @@ class LlamaRenderer:
             "mirostat": 2 if controls.mirostat_target else 0,
             "mirostat_tau": controls.mirostat_target or 5.0,
             "mirostat_eta": controls.mirostat_lr,
-            "stop": request.stop.strings,
+            "stop": self._stops,
             "n_predict": self._options.n_predict,
             "max_tokens": self._options.n_predict,
             "n_indent": request.stop.indent,
@@ -235,8 +244,11 @@ _MISSING = object()
 
 
 def _at(answer: object, path: str) -> object:
-    for name in path.split("/"):
-        if not isinstance(answer, Mapping) or name not in answer:
+    """What is found there. Of a path no more is looked at than leads somewhere: there may be 256 long ones, for each choice."""
+    slash, rest = "/", path
+    while slash:
+        name, slash, rest = rest.partition("/")
+        if not isinstance(answer, dict) or name not in answer:
             return _MISSING
         answer = answer[name]
     return answer
