@@ -267,7 +267,7 @@ def test_only_the_last_tokens_of_a_prompt_are_shown_from_where_they_begin() -> N
 @pytest.mark.fault("B06")
 def test_all_samples_of_a_prompt_have_the_same_entries_and_not_copies_of_them() -> None:
     shown_once = echoed("ab", [token(A, None, prompt=True), token(B, prompt=True)])
-    rest = {"logprobs": True, "patterns": (), "include": False, "seed": 9, "labels": LABELS}
+    rest = {"logprobs": True, "patterns": compile_stops(()), "include": False, "seed": 9, "labels": LABELS}
     samples = [Choice(index, start=2, echo=shown_once, **rest) for index in range(3)]  # type: ignore[arg-type]
     deltas = [sample.feed(token(A, finish=Finish.LENGTH))[0] for sample in samples]
     assert len({id(delta.tokens) for delta in deltas if isinstance(delta, ChoiceDelta)}) == 1
@@ -304,7 +304,7 @@ def test_a_token_that_the_vocabulary_does_not_write_is_called_by_its_id_and_all_
 
 def test_what_is_cut_off_is_neither_thinking_nor_predicted() -> None:
     """However far the engine ran ahead: the counts are those of a choice that had no more tokens."""
-    rest = {"logprobs": False, "patterns": (), "include": False, "seed": 9, "labels": LABELS}
+    rest = {"logprobs": False, "patterns": compile_stops(()), "include": False, "seed": 9, "labels": LABELS}
 
     def counted(tokens: int, cut: int, *, thinks: bool = True) -> tuple[int, int, tuple[int, int]]:
         thinking = Thinking(b"<", b">c", (LESS, MORE_C), inside=True) if thinks else None
@@ -322,6 +322,8 @@ def test_what_is_cut_off_is_neither_thinking_nor_predicted() -> None:
 
 def test_the_end_of_text_that_breaks_thinking_off_is_no_token_of_it() -> None:
     thinking = Thinking(b"<", b">c", (LESS, MORE_C), inside=True)
-    made = Choice(0, logprobs=False, start=0, echo=None, patterns=(), include=False, seed=9, labels=LABELS, thinking=thinking)
+    made = Choice(
+        0, logprobs=False, start=0, echo=None, patterns=compile_stops(()), include=False, seed=9, labels=LABELS, thinking=thinking
+    )
     feed(made, [token(A), token(B), token(EOS, finish=Finish.EOS)])
     assert (made.completion_tokens, made.reasoning_tokens) == (3, 2)

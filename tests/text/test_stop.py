@@ -78,12 +78,31 @@ class Counted(str):
 @pytest.mark.parametrize("stop", ["a" * 999 + "b", "aab" * 333, "ab" * 400 + "b", "a" * 500 + "b" + "a" * 500])
 @pytest.mark.parametrize("text", ["a" * 5000, "aab" * 1600, "ab" * 2500, ("a" * 998 + "c") * 5])
 def test_hostile_stops_cost_linear_work(stop: str, text: str) -> None:
-    """Each character of the text and of the stop is looked at a few times, however they are made."""
-    pattern = Pattern(stop)
-    pattern.text = want = Counted(stop)
-    source = Counted(text)
-    pattern.advance(source, 0)
-    assert source.looks + want.looks <= 8 * (len(text) + len(stop))
+    """Each character of the stop is looked at a few times for one of the text, however they are made."""
+    stops = compile_stops([stop])
+    stops.all[0].text = want = Counted(stop)
+    StopMatcher(stops, False).feed(text, armed=False)
+    assert want.looks <= 8 * (len(text) + len(stop))
+
+
+def test_what_almost_matches_in_many_choices_is_looked_for_once() -> None:
+    """32 strings of a thousand spaces and more, 256 choices of tokens of 64: each step held the event loop up for a tenth of a second."""
+    stops = compile_stops([" " * 1000 + chr(97 + at) for at in range(26)])
+    for pattern in stops.all:
+        pattern.text = Counted(pattern.text)
+    matchers = [StopMatcher(stops, False) for _ in range(8)]
+    for _ in range(20):
+        for matcher in matchers:
+            assert matcher.feed(" " * 64)[1] is None
+    assert sum(pattern.text.looks for pattern in stops.all if isinstance(pattern.text, Counted)) <= 26 * 8 * 1100
+
+
+def test_what_is_kept_of_where_characters_lead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quintet.text.stop.MOST_KEPT", 8)
+    stops = compile_stops(["abcdefgh", "x"])
+    matcher = StopMatcher(stops, False)
+    assert [matcher.feed(text) for text in ("abcdefg", "g", "abcdefgh")] == [("", None), ("abcdefgg", None), ("", "abcdefgh")]
+    assert len(stops._steps) <= 4
 
 
 def test_four_long_stops_against_long_text_held_back_throughout() -> None:
@@ -97,9 +116,9 @@ def test_four_long_stops_against_long_text_held_back_throughout() -> None:
 
 @pytest.mark.fault("A18")
 def test_a_megabyte_of_stop_costs_nothing_until_it_is_nearly_there() -> None:
-    (pattern,) = compile_stops(["x" * 1_000_000])
-    assert pattern.advance("xxxy" * 100, 0) == (0, 0)
-    assert len(pattern._borders) < 10
+    stops = compile_stops(["x" * 1_000_000])
+    assert StopMatcher(stops, False).feed("xxxy" * 100) == ("xxxy" * 100, None)
+    assert len(stops.all[0]._borders) < 10
 
 
 @given(

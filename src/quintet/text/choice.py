@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from quintet.events import ChoiceDelta, ChoiceDone, Finish, TokenEvent, TokenText
@@ -25,7 +25,7 @@ from quintet.prediction import Follower, Predicted
 from quintet.text.detokenize import Detokenizer
 from quintet.text.entries import Echo, Entries, Scores
 from quintet.text.labels import Labels
-from quintet.text.stop import Pattern, StopMatcher
+from quintet.text.stop import Patterns, StopMatcher
 from quintet.thinking import ThinkCounter, Thinking
 
 
@@ -56,7 +56,7 @@ class Choice:
         start: int,
         echo: Echo | None,
         logprobs: bool,
-        patterns: Sequence[Pattern],
+        patterns: Patterns,
         include: bool,
         seed: int,
         labels: Labels,

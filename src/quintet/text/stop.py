@@ -6,7 +6,13 @@ that is the one that starts first. Matching is Knuth-Morris-Pratt per string: li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+MOST_KEPT = 1 << 16
+"""Most counts that are kept of where characters lead, one for each string: a megabyte or two for a request."""
+
+Place = tuple[int, ...]
+"""Where the searches stand: of each stop string how many characters the text ends with, less than all."""
 
 
 class Pattern:
@@ -24,36 +30,20 @@ class Pattern:
         self.text = text
         self._borders = [0, 0]
 
-    def advance(self, text: str, matched: int) -> tuple[int, int]:
-        """Continue a search.
+    def step(self, char: str, matched: int) -> tuple[int, bool]:
+        """Continue a search by a character.
 
         Args:
-            text: what comes next.
             matched: characters of the stop string that the text before ended with, less than all.
 
         Returns:
-            The same count after ``text``, and 0; or, if the string completes, its whole length and the number of characters
-            of ``text`` up to there.
+            The same count after ``char``, and whether the string completed with it.
         """
-        want, at = self.text, 0
-        while at < len(text):
-            if not matched and (at := text.find(want[0], at)) < 0:
-                return 0, 0
-            while matched and want[matched] != text[at]:
-                matched = self._border(matched)
-            matched += want[matched] == text[at]
-            at += 1
-            if matched == len(want):
-                return matched, at
-        return matched, 0
-
-    def skip(self, text: str, matched: int) -> int:
-        """Continue a search over ``text``, past every match; characters matched after it, less than all."""
-        while True:
-            matched, end = self.advance(text, matched)
-            if not end:
-                return matched
-            matched, text = self._border(matched), text[end:]
+        want = self.text
+        while matched and want[matched] != char:
+            matched = self._border(matched)
+        matched += want[matched] == char
+        return (self._border(matched), True) if matched == len(want) else (matched, False)
 
     def _border(self, length: int) -> int:
         """Longest proper border of the first ``length`` characters.
@@ -69,9 +59,53 @@ class Pattern:
         return borders[length]
 
 
-def compile_stops(strings: Iterable[str]) -> tuple[Pattern, ...]:
-    """Patterns of the distinct strings, to be shared by the choices of a request."""
-    return tuple(Pattern(text) for text in dict.fromkeys(strings))
+class Patterns:
+    """The distinct strings of a request, looked for together; all its choices share them.
+
+    What a character leads to is kept: else a text that almost matches costs a search for each string, character and choice.
+    """
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        self.all = tuple(Pattern(text) for text in dict.fromkeys(strings))
+        self.start: Place = (0,) * len(self.all)
+        self._firsts = frozenset(pattern.text[0] for pattern in self.all)
+        self._steps: dict[tuple[Place, str], tuple[Place, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def read(self, text: str, place: Place, *, armed: bool) -> tuple[Place, str, int]:
+        """Continue all searches.
+
+        Args:
+            place: where they stand.
+            armed: end where a string completes.
+
+        Returns:
+            Where they stand after it, the winning stop string, and its end in ``text``; ``""`` and 0 if there is none.
+        """
+        if place == self.start and self._firsts.isdisjoint(text):
+            return place, "", 0
+        steps = self._steps
+        for end, char in enumerate(text, 1):
+            place, stop = steps.get((place, char)) or self._step(place, char)
+            if stop and armed:
+                return place, stop, end
+        return place, "", 0
+
+    def _step(self, place: Place, char: str) -> tuple[Place, str]:
+        """Where one character leads, and the longest string that completes with it."""
+        after = [pattern.step(char, matched) for pattern, matched in zip(self.all, place, strict=True)]
+        complete = [pattern.text for pattern, (_, done) in zip(self.all, after, strict=True) if done]
+        if len(self._steps) * len(self.all) >= MOST_KEPT:
+            self._steps.clear()
+        step = self._steps[place, char] = tuple(matched for matched, _ in after), max(complete, key=len, default="")
+        return step
+
+
+def compile_stops(strings: Iterable[str]) -> Patterns:
+    """Stop strings, to be shared by the choices of a request."""
+    return Patterns(strings)
 
 
 class StopMatcher:
@@ -85,12 +119,12 @@ class StopMatcher:
         include: release the stop string too.
     """
 
-    __slots__ = ("_include", "_matched", "_patterns")
+    __slots__ = ("_include", "_patterns", "_place")
 
-    def __init__(self, patterns: Sequence[Pattern], include: bool) -> None:
+    def __init__(self, patterns: Patterns, include: bool) -> None:
         self._patterns = patterns
         self._include = include
-        self._matched = [0] * len(patterns)
+        self._place = patterns.start
 
     def feed(self, text: str, armed: bool = True) -> tuple[str, str | None]:
         """Text that is final now, and the stop string if one completed; nothing may be fed after that.
@@ -101,13 +135,9 @@ class StopMatcher:
         if not self._patterns:
             return text, None
         start, held = self._held()
-        if armed:
-            stop, end = self._advance(text)
-        else:
-            self._skip(text)
-            stop, end = "", 0
+        self._place, stop, end = self._patterns.read(text, self._place, armed=armed)
         if not stop:
-            final = held + len(text) - max(self._matched)
+            final = held + len(text) - max(self._place)
         elif self._include:
             final = held + end
         else:
@@ -117,27 +147,13 @@ class StopMatcher:
     def flush(self) -> str:
         """The held-back text: the text ended without a stop."""
         start, held = self._held()
-        self._matched = [0] * len(self._patterns)
+        self._place = self._patterns.start
         return start[:held]
-
-    def _skip(self, text: str) -> None:
-        """Continue every search over whatever completes."""
-        for index, pattern in enumerate(self._patterns):
-            self._matched[index] = pattern.skip(text, self._matched[index])
 
     def _held(self) -> tuple[str, int]:
         """The held-back text as the first characters of a string, and their number.
 
         No buffer is needed: it is the start of the stop string that has matched furthest.
         """
-        held = max(self._matched, default=0)
-        return (self._patterns[self._matched.index(held)].text, held) if held else ("", 0)
-
-    def _advance(self, text: str) -> tuple[str, int]:
-        """Continue every search; the winning stop string and its end in ``text``, or ``""`` and 0."""
-        best, best_end = "", 0
-        for index, pattern in enumerate(self._patterns):
-            self._matched[index], end = pattern.advance(text, self._matched[index])
-            if end and (not best or (end, -len(pattern.text)) < (best_end, -len(best))):
-                best, best_end = pattern.text, end
-        return best, best_end
+        held = max(self._place, default=0)
+        return (self._patterns.all[self._place.index(held)].text, held) if held else ("", 0)
