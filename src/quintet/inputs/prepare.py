@@ -59,6 +59,9 @@ from quintet.turns import Turns
 INLINE_CHARS = 4096
 """Most characters tokenised, or ids checked, on the event loop itself; that takes about as long as handing them to a thread."""
 
+SEQUENCE_CHARS = 32
+"""Characters whose tokenising takes as long as looking at a sequence, of which a few bytes may ask for a thousand."""
+
 LARGE_CHARS = 1 << 17
 """Most characters of a request's texts for which it need not wait until larger ones of others are ids."""
 
@@ -128,8 +131,7 @@ class Preparer:
             Loading, EngineFailed, Overloaded: the model is not there.
         """
         tokenizer, capabilities = self._model.tokenizer, self._model.capabilities
-        require_supported(specs, capabilities)
-        require_fitting(specs, tokenizer.traits, capabilities.context)
+        await self._run(tenant, SEQUENCE_CHARS * len(specs), partial(_require_possible, specs, tokenizer, capabilities))
         seeing = any(spec.images for spec in specs)
         placer = self._placer(tokenizer, capabilities, seeing)
         if placer is not None and seeing:
@@ -148,7 +150,8 @@ class Preparer:
                 tags=self._tags_of(tokenizer),
                 image=None if placer is None else placer.image,
             )
-            return await self._run(tenant, size_of(specs, known), lambda: resolve(specs, known, capabilities))
+            size = size_of(specs, known) + SEQUENCE_CHARS * len(specs)
+            return await self._run(tenant, size, lambda: resolve(specs, known, capabilities))
 
     async def stop_tokens(self, strings: Sequence[str], tenant: str = "") -> dict[int, str]:
         """The control tokens whose text is one of the stop strings. Such a token has no text in which that could be found.
@@ -378,3 +381,9 @@ class Preparer:
         if self._tags is None or self._tags[0] is not tokenizer:
             self._tags = tokenizer, tags_of(tokenizer)
         return self._tags[1]
+
+
+def _require_possible(specs: Sequence[SequenceSpec], tokenizer: Tokenizer, capabilities: Capabilities) -> None:
+    """What can be refused before anything is tokenised."""
+    require_supported(specs, capabilities)
+    require_fitting(specs, tokenizer.traits, capabilities.context)

@@ -34,7 +34,7 @@ from quintet.server.sse import DONE, EVENTS, JSON, SlowAnswer, frames
 from quintet.server.telemetry import Observer
 from quintet.server.unpack import as_json
 from quintet.service.job import Job
-from quintet.service.service import Service
+from quintet.service.service import Service, spelling_size
 
 _log = logging.getLogger(__name__)
 
@@ -166,8 +166,10 @@ class Completions:
             moderator = await self._moderator(call, judging) if judging else None
             service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
             preparing = _prepared(call, api, parsed, preparer, served, service)
-            # Judging a prompt takes its time, as does whatever waits for its turn: tokenising all but short ones, and images however short.
-            slow = judging is not None or bool(parsed.request.images) or call.http.unpacked > INLINE_CHARS
+            # Judging a prompt takes its time, as does whatever waits for its turn: tokenising all but short ones, spelling out many
+            # choices, and images however short.
+            size = call.http.unpacked + spelling_size(parsed.request)
+            slow = judging is not None or bool(parsed.request.images) or size > INLINE_CHARS
             request, job = await (while_there(call.http.receive, preparing) if slow else preparing)
         admission.reserve(job)
         identity = Identity(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from quintet.backends.base import Backend
 from quintet.executor import FairExecutor
 from quintet.inputs.answer_size import require_answer_size
-from quintet.inputs.prepare import INLINE_CHARS, Preparer
+from quintet.inputs.prepare import INLINE_CHARS, SEQUENCE_CHARS, Preparer
 from quintet.inputs.sequence import Adapter, Prepared, Urgency
 from quintet.moderation.judge import Judge, Moderator
 from quintet.request import CompletionRequest
@@ -20,7 +21,14 @@ from quintet.service.moderated import ModeratedJob, require_safe
 from quintet.service.watch import Watch
 from quintet.text.labels import Labels
 
+T = TypeVar("T")
+
 _ids = itertools.count(1)  # of requests, in whichever engine: a client's own names mean nothing there
+
+
+def spelling_size(request: CompletionRequest) -> int:
+    """What spelling out its sequences comes to, in characters that are tokenised."""
+    return SEQUENCE_CHARS * len(request.prompts) * candidates_of(request)
 
 
 class Service:
@@ -72,11 +80,12 @@ class Service:
         watch = Watch(self._clock, arrived)
         self._backend.require_room(1, tenant)  # where not even one sequence fits, nothing need be tokenised
         require_choices(request, self._backend.capabilities)
+        size = spelling_size(request)
         if request.beams is not None:
             require_beams(request, self._backend.capabilities, moderated=self._moderator is not None)
         else:
             self._backend.require_room(len(request.prompts) * candidates_of(request), tenant)  # nor where not all fit
-        specs = specs_of(request if request.beams is None else beam_request(request))
+        specs = await self._run(tenant, size, partial(specs_of, request if request.beams is None else beam_request(request)))
         sequences = await self._preparer.prepare(specs, tenant, watch.tokenizing)
         if self._max_logprobs is not None:
             answered = sequences if request.beams is None else [beam for beam in sequences for _ in range(request.n)]
@@ -101,10 +110,13 @@ class Service:
             texts = [text_of(prompt, labels) for prompt in request.prompts]
             await require_safe(judge, texts)
             make = partial(ModeratedJob, self._backend, prepared, request, watch, judge, texts)
-        executor = self._executor if sum(map(len, request.prompts)) > INLINE_CHARS else None
-        job = make() if executor is None else await executor.run(tenant, make)
+        job = await self._run(tenant, size + sum(map(len, request.prompts)), make)
         job.require_room()  # others may have come meanwhile; nothing can between this and ``start``
         return job
+
+    async def _run(self, tenant: str, size: int, work: Callable[[], T]) -> T:
+        """As ``Preparer`` does it, where there is an executor."""
+        return work() if self._executor is None or size <= INLINE_CHARS else await self._executor.run(tenant, work)
 
     def _urgency(self, request: CompletionRequest) -> Urgency:
         """What is decided by the text must not wait: where it ends, how a search goes on, whether it may be shown."""
