@@ -6,17 +6,20 @@ import asyncio
 import errno
 import os
 import sqlite3
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from tests.server.asgi import acall
 from tests.server.kept import FORM, GOOD, World, form, jsonl, line, play
 
+from quintet.batch import File
 from quintet.batches import runner
 from quintet.batches.folder import Folder
 from quintet.batches.store import Store
 from quintet.config import BatchConfig
+from quintet.dialects.batches import Batches
 from quintet.server import files, uploads
 from quintet.server.asgi import Message
 
@@ -332,3 +335,24 @@ def test_a_content_that_cannot_be_removed_keeps_no_file_from_being_deleted(tmp_p
         assert (await one.get(f"/v1/files/{file}")).status == 404
 
     play(tmp_path, scenario)
+
+
+def test_a_list_of_many_files_is_told_off_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of ten thousand held it up for sixty milliseconds, and as often as somebody asked."""
+    threads: list[bool] = []
+    tell = Batches.files
+
+    def noted(batches: Batches, of: Sequence[File], more: bool) -> bytes:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return tell(batches, of, more)
+
+    monkeypatch.setattr(Batches, "files", noted)
+    monkeypatch.setattr(files, "INLINE_FILES", 2)
+
+    async def scenario(one: World) -> None:
+        ids = [(await one.upload(jsonl(line("a")))).json()["id"] for _ in range(3)]
+        pages = [(await one.get("/v1/files", f"order=asc&limit={limit}")).json()["data"] for limit in (2, 3)]
+        assert [[file["id"] for file in page] for page in pages] == [ids[:2], ids]
+
+    play(tmp_path, scenario)
+    assert threads == [True, False]

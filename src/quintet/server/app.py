@@ -128,7 +128,8 @@ class App:
         self._probes = frozenset(path.encode() for path in probes.public())
         self._public = frozenset(path.encode() for path in (*probes.public(), *pages.public(), *static.public()))
         administration = Admin(registry, models, self._auth, config, source).routes()
-        resources = {**completing, **batch_routes(self._kept, source, config, once), **self._about_models(models, probes, config)}
+        kept = batch_routes(self._kept, source, config, once, registry.executor)
+        resources = {**completing, **kept, **self._about_models(models, probes, config)}
         self._routers = _routers(probes, resources, administration, config)
 
     def _about_models(self, models: Models, probes: Probes, config: ServerConfig) -> dict[str, Route]:

@@ -7,6 +7,7 @@ from quintet.config import ServerConfig
 from quintet.dialects.batches import batches_page
 from quintet.dialects.catalog import PROVIDERS
 from quintet.errors import BadRequest
+from quintet.executor import FairExecutor
 from quintet.server.call import Call, Route
 from quintet.server.completions import warned
 from quintet.server.cors import Cors
@@ -21,11 +22,11 @@ MOST_OPEN = 100
 _MOST_BODY = 64 * 1024
 
 
-def batch_routes(kept: Kept, source: Source, config: ServerConfig, once: Once) -> dict[str, Route]:
+def batch_routes(kept: Kept, source: Source, config: ServerConfig, once: Once, executor: FairExecutor) -> dict[str, Route]:
     """Those of files and batches, for the dialects that have them."""
     dialects = frozenset(name for name, provider in PROVIDERS.items() if provider.batches)
     cors = Cors(config.cors_origins)
-    files, batches = Files(kept, source, cors), Batches(kept, source, cors, strict=config.strict)
+    files, batches = Files(kept, source, cors, executor), Batches(kept, source, cors, strict=config.strict)
     return {
         "/files": Route("/files", {"POST": files.create, "GET": files.list}, dialects),
         "/files/": Route("/files/{id}", {"GET": files.show, "DELETE": files.delete}, dialects),

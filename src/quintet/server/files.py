@@ -17,6 +17,7 @@ from quintet.batches.store import Quota
 from quintet.dialects.batches import ANCHOR, SECONDS, Batches, expiry, files_page
 from quintet.dialects.json_guard import printable
 from quintet.errors import BadRequest, NotFound, ServerError
+from quintet.executor import FairExecutor
 from quintet.inputs.room import Room
 from quintet.server.call import Call
 from quintet.server.cors import Cors
@@ -32,6 +33,9 @@ MOST_FILES = 10_000
 MOST_AT_ONCE = 64
 """Files that come or go. Each has a descriptor, of those that no connection gets, and a piece in memory, as long as its client takes."""
 
+INLINE_FILES = 256
+"""Files of a list that are told on the event loop itself; a key may have forty times as many."""
+
 _PIECE = 256 * 1024
 _MOST_NAME = 255
 _EXPIRES = "expires_after"
@@ -42,10 +46,11 @@ class Files:
 
     Args:
         cors: which web sites' pages may upload.
+        executor: for what takes long.
     """
 
-    def __init__(self, kept: Kept, source: Source, cors: Cors) -> None:
-        self._kept, self._source, self._cors = kept, source, cors
+    def __init__(self, kept: Kept, source: Source, cors: Cors, executor: FairExecutor) -> None:
+        self._kept, self._source, self._cors, self._executor = kept, source, cors, executor
         self._moving = Room(MOST_AT_ONCE, "files that come or go")
         self._arriving: Counter[str] = Counter()  # bytes of uploads that are not done, by their owners
 
@@ -70,7 +75,9 @@ class Files:
         files, more = await self._kept.do(
             lambda store: store.files(owner, now, page.after, page.limit, ascending=page.ascending, purpose=page.purpose)
         )
-        await call.http.reply(200, shapes(call).files(files, more))
+        tell = partial(shapes(call).files, files, more)
+        body = tell() if len(files) <= INLINE_FILES else await self._executor.run(call.caller.tenant, tell)
+        await call.http.reply(200, body)
 
     async def show(self, call: Call) -> None:
         """``GET /v1/files/{id}``."""

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import msgspec
-
 from quintet.batch import Batch, Tokens
 from quintet.batches.lines import Answer, token_of
 from quintet.batches.runner import AgainError, PendingLine
@@ -59,6 +57,7 @@ class Lines:
         source = replace(self._source, now=lambda: batch.created, token=lambda: token, seed=lambda: line.seed)
         parts: list[bytes] = []
         warnings: list[str] = []
+        used: list[Tokens] = []
 
         async def send(message: Message) -> None:
             warnings.extend(value.decode("latin-1") for name, value in message.get("headers", ()) if name == b"warning")
@@ -68,7 +67,7 @@ class Lines:
         try:
             caller = replace(self._auth.of_owner(batch.owner), background=True)
             call = Call(http, provider, None, tail="", arrived=self._source.clock(), caller=caller)
-            await self._completions(source).answer(call, CompletionApi(provider.title, _ForBatches(provider.dialect)))
+            await self._completions(source).answer(call, CompletionApi(provider.title, _ForBatches(provider.dialect, used.append)))
         except Exception as error:
             if not isinstance(error, QuintetError):
                 _log.exception("line %d of %s broke", line.number, batch.id)
@@ -77,8 +76,7 @@ class Lines:
             if (again := _again(error, answer)) is not None:
                 raise again from None
             return answer
-        body = b"".join(parts)
-        return Answer(http.status, body, _tokens(body), tuple(warnings))
+        return Answer(http.status, b"".join(parts), used[0], tuple(warnings))
 
 
 def engine_of(registry: Registry, batch: Batch) -> str:
@@ -108,9 +106,14 @@ def _request(pending: PendingLine, request_id: str, send: Send) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class _ForBatches:
-    """A dialect's completions, but for what depends on what else runs."""
+    """A dialect's completions, but for what depends on what else runs.
+
+    Args:
+        used: is told of the tokens that an answer took; to look for them in it would take as long as it is large.
+    """
 
     format: Format
+    used: Callable[[Tokens], None]
 
     def parse(self, body: bytes, fresh_seed: int) -> Parsed:
         parsed = self.format.parse(body, fresh_seed)
@@ -120,20 +123,24 @@ class _ForBatches:
 
     def renderer(self, request: CompletionRequest, identity: Identity, options: object = None, /) -> Renderer:
         # Nobody else's requests are told of, nor the lines beside it: how many there are is another number when it is computed again.
-        return _Renderer(self.format.renderer(request, replace(identity, concurrent=1), options))
+        return _Renderer(self.format.renderer(request, replace(identity, concurrent=1), options), self.used)
 
 
 class _Renderer:
     """Tells of no token that it came out of the cache: a line that is computed again must have the same bytes."""
 
-    def __init__(self, inner: Renderer) -> None:
-        self._inner = inner
+    def __init__(self, inner: Renderer, used: Callable[[Tokens], None]) -> None:
+        self._inner, self._used = inner, used
 
     def feed(self, event: Event) -> list[bytes]:
         return self._inner.feed(event)
 
     def add(self, event: Event) -> None:
-        self._inner.add(Finished(replace(event.usage, cached_tokens=0)) if isinstance(event, Finished) else event)
+        if isinstance(event, Finished):
+            usage = event.usage
+            self._used(Tokens(usage.prompt_tokens, usage.completion_tokens, usage.reasoning_tokens))
+            event = Finished(replace(usage, cached_tokens=0))
+        self._inner.add(event)
 
     def body(self) -> Iterator[bytes]:
         return self._inner.body()
@@ -143,23 +150,3 @@ class _Renderer:
 
     def headers(self, events: Sequence[Event], /) -> Headers:
         return self._inner.headers(events)
-
-
-class _Details(msgspec.Struct):
-    reasoning_tokens: int = 0
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    completion_tokens_details: _Details | None = None
-
-
-class _Answered(msgspec.Struct):
-    usage: _Usage | None = None
-
-
-def _tokens(body: bytes) -> Tokens:
-    usage = msgspec.json.decode(body, type=_Answered).usage or _Usage()
-    details = usage.completion_tokens_details or _Details()
-    return Tokens(usage.prompt_tokens, usage.completion_tokens, details.reasoning_tokens)
