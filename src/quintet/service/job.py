@@ -25,6 +25,10 @@ _log = logging.getLogger(__name__)
 SETTLE_S = 1.0
 """Seconds that an engine may take to say what became of work that was called off."""
 
+MOST_ENTRIES = 4096
+"""Log-probabilities of an engine step that are made entries of at once: so many take a few milliseconds, and a step may bring a hundred
+thousand."""
+
 _BROKEN = "The engine stopped before the request was complete."
 
 
@@ -50,6 +54,7 @@ class Job:
         # The engine was asked for as many as any of them needs.
         self._top, self._top_echoed = request.alternatives, request.logprobs
         self._top_scored = request.shown.prompt_logprobs if request.shown else None
+        self._at_once = max(1, MOST_ENTRIES // (1 + max(self._top or 0, self._top_scored or 0)))  # events of a step
         self.held = 0 if request.stream else answer_size(request, prepared.sequences)
         """Log-probabilities that may have to be held until the answer is complete."""
         self._running = len(self._choices)  # sequences whose terminal event has not come
@@ -125,7 +130,8 @@ class Job:
         return self._stream is not None
 
     async def events(self) -> AsyncGenerator[list[Event], None]:
-        """Start the work, if it has not begun, and give its events, those of an engine step together; never an empty list."""
+        """Start the work, if it has not begun, and give its events, those of an engine step together, or as many as others can wait for;
+        never an empty list."""
         if self._read:
             raise RuntimeError("a job runs once")
         self._read = True
@@ -136,10 +142,13 @@ class Job:
         try:
             async for batch in self._stream:
                 self._watch.saw(batch)
-                if events := self._step(batch):
-                    yield events
-                if self._ended:
-                    return
+                for first in range(0, len(batch), self._at_once):
+                    if first:
+                        await asyncio.sleep(0)
+                    if events := self._step(batch[first : first + self._at_once]):
+                        yield events
+                    if self._ended:
+                        return
             yield self._fail(_BROKEN)
         except Exception:  # a broken backend, or a fault of ours: the client is still owed an end
             _log.exception("request %d broke", self._prepared.request_id)
