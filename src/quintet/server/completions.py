@@ -38,8 +38,9 @@ from quintet.service.service import Service, spelling_size
 
 _log = logging.getLogger(__name__)
 
-INLINE_BYTES = 64 * 1024
-"""A larger body is parsed in a thread: what is sent by one client must not hold up the streams of all others."""
+INLINE_BYTES = 16 * 1024
+"""A larger body is parsed in a thread: what is sent by one client must not hold up the streams of all others, and so many bytes of empty
+arrays take ten milliseconds."""
 
 _BROKEN = "The server had an internal error."
 
