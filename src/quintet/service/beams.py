@@ -237,13 +237,16 @@ class BeamJob(Job):
     async def _advance(self) -> Failed | None:
         """One token after each live beam of each search."""
         beams = [(number, beam) for number, search in enumerate(self._searches) for beam in search.live]
-        sequences = tuple(_after(self._prompts[number], beam) for number, beam in beams)
+        sequences: list[PreparedSequence] = []
+        for start, search in zip(self._prompts, self._searches, strict=True):
+            sequences += [_after(start, beam) for beam in search.live]
+            await asyncio.sleep(0)  # others get their turn: a hundred searches may have a thousand beams, each with all its tokens
         request_id = next(self._ids)
         await self._room(len(sequences))
         if self._cancelled:
             return None
         tops: list[Top] = [()] * len(beams)
-        stream = self._backend.submit(replace(self._prepared, request_id=request_id, sequences=sequences))
+        stream = self._backend.submit(replace(self._prepared, request_id=request_id, sequences=tuple(sequences)))
         self._under_way = request_id
         async for batch in stream:
             self._watch.saw(batch)
@@ -260,16 +263,17 @@ class BeamJob(Job):
                     self._computed.setdefault(prompt, len(self._prompts[prompt].tokens) if event.token >= 0 else event.computed)
         self._under_way = 0
         if not self._cancelled:
-            self._feed_searches(tops)
+            await self._feed_searches(tops)
         return None
 
-    def _feed_searches(self, tops: Sequence[Top]) -> None:
+    async def _feed_searches(self, tops: Sequence[Top]) -> None:
         """Give each search its own live beams' part."""
         start = 0
         for search in self._searches:
             count = len(search.live)
             if count:
                 search.feed(tops[start : start + count])
+                await asyncio.sleep(0)  # as between what comes before a step
             start += count
 
     async def _room(self, count: int) -> None:
