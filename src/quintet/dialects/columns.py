@@ -28,6 +28,9 @@ class HasChoices(Protocol):
 STRETCH = 256
 """Entries that are encoded at a time: a millisecond or two, with twenty alternatives each."""
 
+_LONG_STRETCH = 1 << 14
+"""The same of numbers or short texts."""
+
 HOLE = msgspec.Raw(b"\0")
 """Stands in encoded JSON for what goes there later; no text has such a byte in it."""
 
@@ -61,6 +64,11 @@ class Column(list[T]):
 def _items(values: Sequence[object]) -> Any:
     """A list's JSON without its brackets: in a list it stands for the items."""
     return msgspec.Raw(encode(values)[1:-1])
+
+
+def stretched(values: Sequence[object]) -> list[Any]:
+    """What stands for a long list in encoded JSON: it is encoded in pieces, between which others have the interpreter."""
+    return [_items(values[at : at + _LONG_STRETCH]) for at in range(0, len(values), _LONG_STRETCH)]
 
 
 def written(parts: Sequence[S]) -> S:

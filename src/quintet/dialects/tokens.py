@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quintet.dialects.columns import stretched
 from quintet.dialects.fields import Boolean, Field, String, unknown, wrong_type
 from quintet.dialects.fields import Prompts as _Prompts
 from quintet.dialects.json_guard import decode_object, printable
@@ -102,12 +103,13 @@ def tokenized(asked: Tokenize, ids: Sequence[int], pieces: Sequence[bytes], spel
     """
     if not asked.llama:
         # vLLM's source, token_strs: ``tokenizer.convert_ids_to_tokens``, which gives tokens as the vocabulary writes them.
-        token_strs = [*map(spelling, ids)] if asked.texts else None
-        return encode({"count": len(ids), "max_model_len": context, "tokens": ids, "token_strs": token_strs})
+        token_strs = stretched([*map(spelling, ids)]) if asked.texts else None
+        return encode({"count": len(ids), "max_model_len": context, "tokens": stretched(ids), "token_strs": token_strs})
     if not asked.texts:
-        return encode({"tokens": ids})
+        return encode({"tokens": stretched(ids)})
     # Source, common_token_to_piece: control tokens are written out.
-    return encode({"tokens": [{"id": token, "piece": _piece(pieces[token] or spelling(token).encode())} for token in ids]})
+    entries = [{"id": token, "piece": _piece(pieces[token] or spelling(token).encode())} for token in ids]
+    return encode({"tokens": stretched(entries)})
 
 
 def _piece(piece: bytes) -> str | list[int]:
