@@ -63,7 +63,8 @@ def test_pages_of_other_sites_may_not_cancel(tmp_path: Path) -> None:
     """A form without fields is sent without asking first."""
 
     async def scenario(one: World) -> None:
-        path = f"/v1/batches/{(await one.begin(line('a')))['id']}/cancel"
+        long = line("a", n=1000, max_tokens=4000, ignore_eos=True)
+        path = f"/v1/batches/{(await one.begin(long))['id']}/cancel"
         form = ("content-type", "application/x-www-form-urlencoded")
         for headers, status in (
             ([("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")], 403),

@@ -9,6 +9,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 from quintet.batch import File, Purpose, kept_s

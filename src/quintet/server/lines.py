@@ -57,7 +57,7 @@ class Lines:
         source = replace(self._source, now=lambda: batch.created, token=lambda: token, seed=lambda: line.seed)
         parts: list[bytes] = []
         warnings: list[str] = []
-        used: list[Tokens] = []
+        used = [Tokens(0, 0, 0)]
 
         async def send(message: Message) -> None:
             warnings.extend(value.decode("latin-1") for name, value in message.get("headers", ()) if name == b"warning")
@@ -76,7 +76,7 @@ class Lines:
             if (again := _again(error, answer)) is not None:
                 raise again from None
             return answer
-        return Answer(http.status, b"".join(parts), used[0], tuple(warnings))
+        return Answer(http.status, b"".join(parts), used[-1], tuple(warnings))
 
 
 def engine_of(registry: Registry, batch: Batch) -> str:
