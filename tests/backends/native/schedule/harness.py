@@ -21,6 +21,7 @@ from quintet.backends.native.schedule.plan import Kind, Plan
 from quintet.backends.native.schedule.saved import Saved
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.schedule.sequence import Sequence as Sample
+from quintet.backends.native.schedule.sequence import State
 from quintet.backends.native.schedule.speculation import Draft, Speculation
 from quintet.backends.native.wire.messages import Events
 from quintet.backends.native.worker.drafting import Drafting, draft_model
@@ -185,7 +186,7 @@ class Simulation:
             self.drafting.check()
 
     def check_plan(self, plan: Plan) -> None:
-        """The budget holds, for tokens computed and for rows scored, and every running sequence that can decode does."""
+        """The budget holds, for tokens computed and for rows scored, and the oldest sequence takes part, and each that can decode."""
         assert sum(len(segment.tokens) for segment in plan.segments) == plan.tokens <= self.config.batch_tokens
         assert sum(len(segment.score.targets) for segment in plan.segments if segment.score) <= self.config.batch_tokens
         assert len(plan.segments) == len(set(plan.sequences)) <= self.config.max_running
@@ -195,6 +196,9 @@ class Simulation:
                 assert len(segment.tokens) == segment.wanted == segment.draws >= 1
                 assert len(segment.seq.generated) + len(segment.draft) < segment.seq.max_tokens, "more is drafted than could be drawn"
         assert plan.segments or plan.restoring, "a step must do something"
+        running = self.scheduler._queues.running
+        left_out = [seq for seq in running if not seq.late and seq not in plan.sequences]
+        assert not any(seq is running[0] or seq.state is State.DECODE for seq in left_out), "the oldest must go on, and whoever can decode"
 
     def finish(self, limit: int = 20_000) -> None:
         """Run until nothing is left."""

@@ -47,6 +47,22 @@ def test_one_whose_beginning_is_cached_takes_no_more_pages_for_that() -> None:
     assert most <= MOST
 
 
+@pytest.mark.parametrize(("pages", "together"), [(MOST + 3, False), (MOST + 4, True)])
+def test_one_whose_beginning_is_cached_waits_for_as_many_pages_as_it_may_hold(pages: int, together: bool) -> None:
+    """Three are another's, which is left one for its next token; of the cached ones only a window's are taken."""
+    cache = simulation(pages=pages)
+    cache.add(0, prepared(TEXT[:161], 1))
+    cache.finish()
+    cache.add(1, prepared(b"x" * 60, 4, ignore_eos=True))
+    while not cache.events[1, 0]:
+        cache.step()
+    cache.add(2, prepared(TEXT[:160] + TEXT[7:200], 1))
+    cache.step()
+    assert cache.scheduler.running == 1 + together
+    cache.finish()
+    assert cache.events[2, 0][-1].cached_tokens == 160
+
+
 def test_decoding_holds_no_more_than_the_window() -> None:
     running = simulation(pages=64)
     running.add(0, prepared(TEXT[:200], 300, ignore_eos=True))
@@ -66,6 +82,18 @@ def test_several_that_each_need_most_of_the_pages_all_end() -> None:
     for index, sequence in enumerate(sequences):
         assert_as_alone(crowd.events[0, index], sequence, window=WINDOW)
     assert crowd.pool.available == crowd.pool.total
+
+
+def test_the_oldest_goes_on_with_its_prompt_though_others_want_the_pages_that_it_lets_go_of() -> None:
+    """Each step is checked to have a part of it."""
+    crowd = simulation(pages=MOST + 7)
+    crowd.add(0, prepared(TEXT[:500], 1))
+    crowd.step()
+    for request in range(1, 4):
+        crowd.add(request, prepared(TEXT[request:][:5], 300, ignore_eos=True))
+    while not crowd.events[0, 0]:
+        crowd.step()
+    assert crowd.scheduler.preempted
 
 
 def test_a_prompt_whose_last_window_is_cached_is_not_computed_again() -> None:
