@@ -100,6 +100,27 @@ def test_a_known_prefix_is_not_computed_again_and_is_told_as_cached() -> None:
         cached = simulation.events[request, 0][-1].cached_tokens
         assert cached == [0, 48, 32, 48, 0][request], "whole pages only, and one token is left to draw from"
         assert computed == len(prompt) - cached
+    assert (simulation.scheduler.queried, simulation.scheduler.found) == (50 + 54 + 48 + 49 + len(TEXT) + 1, 48 + 32 + 48)
+
+
+def test_what_is_computed_behind_a_cached_beginning_is_found_too() -> None:
+    simulation = Simulation()
+    for request, (length, cached) in enumerate([(40, 0), (100, 32), (100, 96)]):
+        simulation.add(request, prepared(TEXT[:length], 1))
+        simulation.finish()
+        assert simulation.events[request, 0][-1].cached_tokens == cached
+
+
+def test_pages_that_somebody_holds_cost_a_newcomer_nothing() -> None:
+    """There are two pages beside those of the first: one for the newcomer's own tokens, one for the next of the first."""
+    simulation = Simulation(pages=11)
+    simulation.add(0, prepared(TEXT[:130], 10, ignore_eos=True))
+    simulation.step()
+    simulation.step()
+    simulation.step()
+    simulation.add(1, prepared(TEXT[:128] + b"other", 2, ignore_eos=True))
+    simulation.step()
+    assert simulation.scheduler.running == 2
 
 
 @pytest.mark.fault("G05")
@@ -122,6 +143,19 @@ def test_generated_tokens_are_found_again_as_part_of_a_longer_prompt() -> None:
     simulation.finish()
     assert simulation.events[1, 0][-1].cached_tokens == (30 + len(answer) - 1) // PAGE * PAGE
     assert_as_alone(simulation.events[1, 0], follow_up)
+
+
+@pytest.mark.parametrize("max_running", [2, 1])
+def test_what_a_sample_draws_from_a_prompt_that_another_computed_is_found_again(max_running: int) -> None:
+    """Whether it starts beside that one, or later from what was kept."""
+    simulation = Simulation(max_running=max_running)
+    simulation.add(0, *[prepared(TEXT[:30], 40, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(2)])
+    simulation.finish()
+    for index in range(2):
+        text = [*TEXT[:30], *(event.token for event in simulation.events[0, index])]
+        simulation.add(1 + index, prepared(text, 1))
+        simulation.finish()
+        assert simulation.events[1 + index, 0][-1].cached_tokens == 64
 
 
 def test_prompt_scores_of_cached_tokens_need_no_forward_pass() -> None:
