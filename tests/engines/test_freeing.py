@@ -103,6 +103,27 @@ def test_a_model_that_takes_longer_to_be_freed_than_a_request_waits_is_told(free
     run(test)
 
 
+def test_it_is_not_looked_for_idle_models_before_one_can_be_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quintet.engines.registry.POLL_S", 0.0)
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return 0.0
+
+    async def test() -> None:
+        models = registry({"a": Shop()}, lazy=False, idle=1000, clock=clock)
+        await asyncio.sleep(0)
+        before = looks
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert looks == before
+        await models.close()
+
+    run(test)
+
+
 def test_a_model_that_works_is_not_idle() -> None:
     async def test() -> None:
         shop = Shop()

@@ -138,7 +138,7 @@ def test_a_model_that_was_loaded_at_the_start_to_stay_makes_no_room() -> None:
         room = 10_000_000
         models = registry({"a": Shop(), "b": Shop()}, lazy=False, weights=500_000, free=lambda: room)
         await models.unload(models.entries["b"])
-        room = 0
+        room = 60_000  # with that of a it would be enough
         with pytest.raises(Overloaded, match="0 MB can be had"):
             await asked(models, "b")
         await models.close()
@@ -154,6 +154,18 @@ def test_memory_that_models_will_take_which_load_at_the_start_is_nobody_elses() 
             await asked(models, "b")
         shops["a"].made[0].state = State.READY
         assert await asked(models, "b") is shops["b"].made[0]
+        await models.close()
+
+    run(test)
+
+
+def test_weights_that_are_mapped_and_still_load_are_counted_once() -> None:
+    async def test() -> None:
+        shops = {"a": Shop(State.LOADING), "b": Shop(), "c": Shop()}
+        models = registry(shops, pinned=("a",), weights=500_000, mapped=True, free=lambda: 1_700_000)
+        for name in "cb":
+            await asked(models, name)
+        assert [entry.status for entry in models.entries.values()] == ["loading", "ready", "ready"]
         await models.close()
 
     run(test)

@@ -117,20 +117,23 @@ def test_a_drain_refuses_everything_and_loads_nothing_more() -> None:
     run(test)
 
 
-def test_while_it_drains_or_unloads_a_refusal_tells_when_the_work_that_is_left_may_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("left", "told"), [(17.0, 17.0), (0.0, 1.0)])
+def test_while_it_drains_or_unloads_a_refusal_tells_when_the_work_that_is_left_may_be_done(
+    left: float, told: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test() -> None:
         models = registry({"a": Shop(), "b": Shop()})
         await asked(models, "a")
         await asked(models, "b")
-        monkeypatch.setattr(Fake, "health", lambda fake: Health(fake.state, 0.0, retry_after=17.0))
+        monkeypatch.setattr(Fake, "health", lambda fake: Health(fake.state, 0.0, retry_after=left))
         models.entries["b"].drain()
         with pytest.raises(Overloaded, match="is being unloaded") as caught:
             await asked(models, "b")
-        assert caught.value.retry_after == 17
+        assert caught.value.retry_after == told
         models.drain()
         with pytest.raises(Overloaded, match="shutting down") as caught:
             await asked(models, "a")
-        assert caught.value.retry_after == 17
+        assert caught.value.retry_after == told
         await models.close()
 
     run(test)
@@ -149,7 +152,9 @@ def test_closing_ends_a_load_all_engines_and_what_reads_images(monkeypatch: pyte
         await models.close()
         with pytest.raises(Overloaded, match="shutting down"):
             await waiting
-        assert [shop.made[0].state for shop in shops.values()] == [State.CLOSED, State.CLOSED]
+        with pytest.raises(Overloaded, match="shutting down"):
+            await asked(models, "b")
+        assert [engine.state for shop in shops.values() for engine in shop.made] == [State.CLOSED, State.CLOSED]
         assert len(readers) == 1
         assert len(asyncio.all_tasks()) == 1, "of this test alone"
 

@@ -320,7 +320,7 @@ class Registry:
 
 async def _wait(change: asyncio.Task[None], until: float) -> None:
     """Wait for the end of a change, which goes on in any case, but not beyond a time of the event loop's."""
-    await asyncio.wait((change,), timeout=max(0.0, until - asyncio.get_running_loop().time()))
+    await asyncio.wait((change,), timeout=until - asyncio.get_running_loop().time())
 
 
 async def _loaded(entry: Entry, loading: asyncio.Task[None], until: float) -> None:
