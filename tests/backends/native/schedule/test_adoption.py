@@ -35,3 +35,22 @@ def test_a_common_beginning_is_computed_once_however_it_is_cut(shared: int, tail
     assert (simulation.scheduler.queried, simulation.scheduler.found) == (whole, found) == (whole, whole - computed)
     for number, sequence in enumerate(sequences):
         assert_as_alone(simulation.events[number, 0], sequence)
+
+
+def test_what_is_computed_again_is_not_counted_as_found_though_another_computes_it() -> None:
+    simulation, one = Simulation(batch_tokens=2 * PAGE), prepared(TEXT[:20], 50, ignore_eos=True)
+    simulation.add(0, one)
+    simulation.add(1, one)
+    while min(len(simulation.events[request, 0]) for request in (0, 1)) < 40:
+        simulation.step()
+    found, running = simulation.scheduler.found, [*simulation.scheduler._queues.running]
+    for seq in running:
+        simulation.scheduler._queues.preempt(seq)
+    simulation.pool.shed()
+    again, computed = sum(seq.length for seq in running), 0
+    while simulation.scheduler.live:
+        simulation.step()
+        computed += simulation.last_plan.prefilled
+    assert computed == again - 3 * PAGE, "one took pages of the other's over"
+    assert simulation.scheduler.found == found == PAGE
+    assert [simulation.events[request, 0][-1].cached_tokens for request in (0, 1)] == [0, PAGE]
