@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.backends.native.schedule.harness import prepared
 from tests.backends.native.worker.harness import Simulation, assert_as_alone
@@ -34,11 +36,14 @@ def test_a_long_sequence_holds_its_window_and_a_step(echo: bool) -> None:
     assert_as_alone(alone.events[0, 0], sequence, window=WINDOW)
 
 
-def test_one_whose_beginning_is_cached_takes_no_more_pages_for_that() -> None:
+@pytest.mark.parametrize("echo", [False, True])
+def test_one_whose_beginning_is_cached_takes_no_more_pages_for_that(echo: bool) -> None:
+    """Where its prompt is scored it has to wait for the rows of what it could take."""
     cache = simulation(pages=64)
-    cache.add(0, prepared(TEXT[:100], 1))
+    scored: dict[str, Any] = {"echo": echo, "logprobs": 0 if echo else None}
+    cache.add(0, prepared(TEXT[:100], 1, **scored))
     cache.finish()
-    cache.add(1, prepared(TEXT[:100] + TEXT[7:400], 1))
+    cache.add(1, prepared(TEXT[:100] + TEXT[7:400], 1, **scored))
     most = 0
     while cache.scheduler.live:
         cache.step()
