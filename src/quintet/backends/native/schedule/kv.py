@@ -241,8 +241,8 @@ class KvCache:
         """Offer the pages that have become full to the prefix cache, and let go of those that are needed no more."""
         for index in range(seq.published, seq.computed // PAGE):
             page = self.tables.page(seq.slot, index)
-            if (index + 1) * PAGE > seq.group.scored and not seq.group.scoring:
-                self.pool.drop_rows(page)  # the last were computed after the echo, when none are stored any more
+            if not seq.group.scoring:
+                self.pool.drop_rows(page)  # its last were computed after the echo, when none are stored any more
             digest = page_digest(seq, index)
             self.pool.publish(page, digest)
             rows = self.pool.find_rows(page)

@@ -112,23 +112,13 @@ class Group:
     @property
     def echo_left(self) -> int:
         """Prompt tokens still to be emitted."""
-        return self._echo_end - self.echoed if self.echo else 0
+        end = len(self.prompt) if self.prompt_end is None else self.prompt_end
+        return end - self.echoed if self.echo else 0
 
     @property
     def scoring(self) -> bool:
         """Prompt log-probabilities are still to be computed, so hidden rows of prompt tokens are wanted."""
         return self.logprobs is not None and self.echo_left > 0
-
-    @property
-    def scored(self) -> int:
-        """Positions from 0 on whose hidden rows are stored, if prompt log-probabilities are computed at all. The others' tell nothing of
-        what is echoed: they are stored as long as that goes on, and may be computed when there is nothing left to score."""
-        return self._echo_end - 1
-
-    @property
-    def _echo_end(self) -> int:
-        """The prompt's tokens before this one may be echoed."""
-        return len(self.prompt) if self.prompt_end is None else self.prompt_end
 
     @property
     def text(self) -> tuple[int, ...]:
