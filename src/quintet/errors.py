@@ -263,7 +263,15 @@ def shorten(value: object, limit: int = 60) -> str:
 
     Of a large value only as much is looked at.
     """
-    text = _written(_beginning(value, limit))
+    return _cut(_written(_beginning(value, limit)), limit)
+
+
+def printable(name: str, limit: int = 60) -> str:
+    """A client's key as ``shorten`` shows it, but without quotes: safe in a message and a header."""
+    return name if len(name) <= limit and name.isascii() and name.isprintable() else _cut(ascii(name[: limit + 1])[1:-1], limit)
+
+
+def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 

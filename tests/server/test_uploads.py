@@ -59,7 +59,7 @@ def test_what_is_no_form_with_a_file_is_refused_and_leaves_nothing(tmp_path: Pat
         (form(b"x", purpose="batch").replace(b"--a-boundary--\r\n", b"") + form(b"y"), "file", "'file' must come once."),
         (form(b"x", purpose="b" * 2000), "purpose", "'purpose' must be at most 1024 bytes."),
         (form(b"x", purpose="batch").replace(b"batch", b"\xff"), "purpose", "'purpose' must be UTF-8."),
-        (form(b"x", purpose="batch", **{"\u00e9" * 99: ""}), r"\xe9" * 14 + "..", None),
+        (form(b"x", purpose="batch", **{"\u00e9" * 99: ""}), r"\xe9" * 14 + "\\...", None),
         (
             form(b"x", **{f"field{number}": "" for number in range(20)}),
             None,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from quintet.dialects.fields import REQUIRED, Boolean, Field, Object, OneOf, Status, String, unknown, wrong_type
-from quintet.dialects.json_guard import decode_object, printable
+from quintet.dialects.json_guard import decode_object
 from quintet.dialects.lists import ListOf
-from quintet.errors import BadRequest, Unsupported, shorten
+from quintet.errors import BadRequest, Unsupported, printable, shorten
 from quintet.request import Guide, GuideKind
 
 _EXTENSION = Status.EXTENSION

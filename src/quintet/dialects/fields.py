@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from quintet.dialects.json_guard import printable
-from quintet.errors import BadRequest, Unsupported, shorten
+from quintet.errors import BadRequest, Unsupported, printable, shorten
 from quintet.request import Prompt
 
 T = TypeVar("T")

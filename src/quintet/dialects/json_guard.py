@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from quintet.errors import BadRequest, shorten
+from quintet.errors import BadRequest, printable, shorten
 
 MAX_DEPTH = 64
 """Deepest nesting of arrays and objects; no documented field needs more than a few levels."""
@@ -226,8 +226,3 @@ def _spelled(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     return "Infinity" if value > 0 else "-Infinity"
-
-
-def printable(name: str, limit: int = 60) -> str:
-    """A client's key in at most ``limit`` printable ASCII characters, safe in a message and a header."""
-    return name if len(name) <= limit and name.isascii() and name.isprintable() else shorten(name, limit)[1:-1]

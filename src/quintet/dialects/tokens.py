@@ -14,9 +14,9 @@ from typing import Any
 from quintet.dialects.columns import stretched
 from quintet.dialects.fields import Boolean, Field, String, unknown, wrong_type
 from quintet.dialects.fields import Prompts as _Prompts
-from quintet.dialects.json_guard import decode_object, printable
+from quintet.dialects.json_guard import decode_object
 from quintet.dialects.wire import encode
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, printable
 
 MODEL = Field("model", String(256), "", note="Left out, it is the served model.", shown="the served model")
 PROMPT: Field[str | None] = Field("prompt", String(), None, note="vLLM's name of the text.")

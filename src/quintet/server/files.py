@@ -16,8 +16,7 @@ from quintet.batch import File, Purpose, kept_s
 from quintet.batches.folder import Draft
 from quintet.batches.store import Quota
 from quintet.dialects.batches import ANCHOR, SECONDS, Batches, expiry, files_page
-from quintet.dialects.json_guard import printable
-from quintet.errors import BadRequest, NotFound, ServerError
+from quintet.errors import BadRequest, NotFound, ServerError, printable
 from quintet.executor import FairExecutor
 from quintet.inputs.room import Room
 from quintet.server.call import Call

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from multipart import MultipartError, MultipartSegment, ParserLimitReached, PushMultipartParser, parse_options_header
 
 from quintet.batches.folder import Draft
-from quintet.dialects.json_guard import printable
-from quintet.errors import BadRequest, SlowBody, UnsupportedMedia
+from quintet.errors import BadRequest, SlowBody, UnsupportedMedia, printable
 from quintet.server.bodies import too_large
 from quintet.server.http import BODY_S, ClientGoneError, Request
 

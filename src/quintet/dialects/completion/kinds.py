@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quintet.dialects.fields import MAX_TOKEN_ID, Integer, Number, Object, String, integral, wrong_type
-from quintet.dialects.json_guard import printable
-from quintet.errors import BadRequest, Unsupported, shorten
+from quintet.errors import BadRequest, Unsupported, printable, shorten
 
 MOST_BIASES = 1024
 """Pairs of ``logit_bias``, and tokens that they come to: an answer tells each of them, for each of its choices."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quintet.dialects.fields import Object, String
-from quintet.dialects.json_guard import printable
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, printable
 
 
 @dataclass(frozen=True, slots=True)
