@@ -63,6 +63,12 @@ def matching(guess: Iterable[int], drawn: Iterable[int]) -> int:
     return count
 
 
+def judged(guess: Sequence[int], drawn: Sequence[int]) -> tuple[int, bool]:
+    """How many tokens of a guess were drawn, and whether another one was then: not if there was none left to compare."""
+    right = matching(guess, drawn)
+    return right, right < min(len(guess), len(drawn))
+
+
 class Drafter:
     """Draws on a guide, if there is one and it says anything, then on a prediction, as long as the output follows it, and else on the
     sequence's own tokens.
@@ -110,6 +116,5 @@ class Drafter:
         return self._rate.likely(count)
 
     def _judge(self, output: Sequence[int]) -> None:
-        drawn = output[self._guess_start :]
-        right = matching(self._guess, drawn)
-        self._rate.learn(right, wrong=right < min(len(self._guess), len(drawn)))
+        right, wrong = judged(self._guess, output[self._guess_start :])
+        self._rate.learn(right, wrong=wrong)

@@ -26,7 +26,7 @@ from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import F32, U8, U32, Batch, Runner, Sampler, Samplers, Shortener
 from quintet.backends.native.draft.columns import Columns
 from quintet.backends.native.draft.costs import Costs
-from quintet.backends.native.draft.drafter import matching
+from quintet.backends.native.draft.drafter import judged
 from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.backends.native.schedule.draft_model import DraftModel
 from quintet.backends.native.schedule.draft_pages import DraftPages, Reading
@@ -151,8 +151,8 @@ class Drafting:
         for job in self._jobs:
             drawn = job.seq.generated[job.generated :]
             self._columns.learn(drawn)
-            right = matching(job.draft, drawn)
-            self._model.learn(job.seq, job.probabilities, right, wrong=right < min(len(job.draft), len(drawn)))
+            right, wrong = judged(job.draft, drawn)
+            self._model.learn(job.seq, job.probabilities, right, wrong=wrong)
             drafted, accepted = drafted + len(job.draft), accepted + right
         self.drafted, self.accepted = self.drafted + drafted, self.accepted + accepted
         if plan.decodes:
