@@ -96,7 +96,7 @@ def test_on_a_full_disk_lines_are_kept_then_counted_and_each_that_is_written_is_
         lines.write("after\n")
     *kept, told = file.read_text().splitlines()
     assert kept == [f"line {number}" for number in range(MOST_KEPT)]
-    assert told == "8 lines of the log were dropped: there was no room for them"
+    assert told == "8 lines of the log dropped: there was no room"
 
 
 def test_a_line_longer_than_a_pipe_takes_at_once_is_written_whole_when_there_is_room() -> None:

@@ -253,6 +253,11 @@ class ModelError(QuintetError):
     """A model reference, file or download is unusable."""
 
 
+def counted(count: float | str, noun: str) -> str:
+    """``1 token``, ``2 tokens``: how many there are, in a message."""
+    return f"{count} {noun}{'' if str(count) == '1' else 's'}"
+
+
 def one_line(text: str) -> str:
     """A line for people with what would break it, such as a newline in a file's name, written as an escape."""
     return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

@@ -19,6 +19,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import TracebackType
 
+from quintet.errors import counted
+
 MOST_KEPT = 4096
 """Lines that wait for a reader, or for room on a disk. A pipe holds some 400 more."""
 
@@ -70,7 +72,7 @@ class Lines:
             if taken == len(line):
                 self._kept.popleft()
             if not self._kept and self.dropped:
-                self._kept.append(b"%d lines of the log were dropped: there was no room for them\n" % self.dropped)
+                self._kept.append(f"{counted(self.dropped, 'line')} of the log dropped: there was no room\n".encode())
                 self.dropped = 0
 
     def _takes(self) -> bool:

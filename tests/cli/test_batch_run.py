@@ -79,14 +79,14 @@ def test_an_option_that_is_nothing_to_the_model_is_refused_as_a_server_does(comm
 
 def test_answers_and_refusals_go_where_they_were_wanted(here: Path, command: Command) -> None:
     code, out, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--errors", "wrong.jsonl", "--toy")
-    assert (code, out) == (1, "") and err.startswith("1 lines answered, 1 refused, see wrong.jsonl; ")
+    assert (code, out) == (1, "") and err.startswith("1 line answered, 1 refused, see wrong.jsonl; ")
     assert [json.loads((here / name).read_text())["custom_id"] for name in ("out.jsonl", "wrong.jsonl")] == ["1", "0"]
 
 
 def test_settings_of_a_server_that_tells_dialects_by_the_client_are_taken_and_lines_tell_of_none(here: Path, command: Command) -> None:
     (here / "quintet.toml").write_text('dialect = "auto"\n')
     code, _, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--toy", "--config", "quintet.toml")
-    assert (code, err.partition(",")[0]) == (1, "1 lines answered")
+    assert (code, err.partition(",")[0]) == (1, "1 line answered")
     assert "system_fingerprint" in json.loads((here / "out.jsonl").read_text())["response"]["body"]
     (here / "quintet.toml").write_text('dialect = "none"\n')
     code, _, err = command("batch", "run", "in.jsonl", "-o", "more.jsonl", "--toy", "--config", "quintet.toml")
@@ -142,7 +142,7 @@ def test_refusals_go_to_another_file_system_and_none_is_seen_there_before_it_is_
         assert command(*words) == (1, "", "error: cannot use other/wrong.jsonl: No space left on device.\n")
     assert not [*other.iterdir()]
     code, out, err = command(*words)
-    assert (code, out) == (1, "") and err.startswith("1 lines answered, 1 refused, see other/wrong.jsonl; ")
+    assert (code, out) == (1, "") and err.startswith("1 line answered, 1 refused, see other/wrong.jsonl; ")
     for path, name in ((here / "out.jsonl", "1"), (other / "wrong.jsonl", "0")):
         assert json.loads(path.read_text())["custom_id"] == name and path.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in other.iterdir()] == ["wrong.jsonl"] and not (here / "out.jsonl.batch").exists()
@@ -190,7 +190,7 @@ def test_a_file_that_comes_while_a_batch_is_computed_stays_and_the_answers_are_k
     assert (here / name).read_text() == "keep"
     (here / name).unlink()
     code, _, err = command(*TO, "--toy")
-    assert code == 1 and err.startswith("1 lines answered, 1 refused, ")
+    assert code == 1 and err.startswith("1 line answered, 1 refused, ")
     assert [json.loads((here / each).read_text())["custom_id"] for each in ("out.jsonl", "other/wrong.jsonl")] == ["1", "0"]
 
 
@@ -210,7 +210,7 @@ def test_what_a_run_left_that_was_killed_while_it_handed_out_is_in_nobodys_way(
         assert command(*TO, "--toy")[0] == 130
     before = {name: (here / name).read_bytes() for name in ("out.jsonl", "other/wrong.jsonl")}
     code, _, err = command(*TO, "--toy")
-    assert code == 1 and err.startswith("1 lines answered, 1 refused, ")
+    assert code == 1 and err.startswith("1 line answered, 1 refused, ")
     assert {name: (here / name).read_bytes() for name in before} == before and not (here / "out.jsonl.batch").exists()
 
 
@@ -219,7 +219,7 @@ def test_what_a_run_left_that_was_killed_while_it_removed_its_folder_is_in_nobod
     (left / "files").mkdir(parents=True)
     (left / "files" / "input").touch()
     code, _, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--toy")
-    assert code == 1 and err.startswith("1 lines answered, 1 refused, ")
+    assert code == 1 and err.startswith("1 line answered, 1 refused, ")
     assert (here / "out.jsonl").exists() and not left.exists()
 
 
@@ -249,8 +249,8 @@ def test_a_run_does_not_go_on_with_what_another_engine_or_other_settings_have_be
     with monkeypatch.context() as patched:
         patched.setattr(batch_run, "_watch", interrupted)
         code, _, err = command(*begun)
-    assert (code, err.endswith("lines are done; the same command goes on with the others.\n")) == (130, True), err
+    assert (code, err.endswith("lines done; the same command goes on with the others.\n")) == (130, True), err
     ending = " since the batch in out.jsonl.batch was begun; give what it was begun with, or remove that folder to begin anew.\n"
     assert command(*begun, *words) == (1, "", f"error: {said}{ending}")
     code, _, err = command(*begun)
-    assert code == 1 and err.startswith("1 lines answered, 1 refused, ")
+    assert code == 1 and err.startswith("1 line answered, 1 refused, ")

@@ -14,7 +14,7 @@ PAIRS = ListOf(Integer(0, 9), most=3, least=2)
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ([1], "'x' must have at least 2 items, got 1 items"),
+        ([1], "'x' must have at least 2 items, got 1 item"),
         ([1] * 4, "'x' must have at most 3 items, got 4 items"),
         ([1, 10], r"'x\[1\]' must be"),
         ("12", "'x' must be an array"),

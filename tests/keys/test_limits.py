@@ -148,7 +148,7 @@ def test_what_fails_gives_back_what_it_held_and_its_place() -> None:
         lease.reserve(100)
         lease.leave()  # and again at its end, which frees no second place
         raise ZeroDivisionError
-    with limiter.open(alice) as lease, pytest.raises(TooManyRequests, match="At most 1 completions at once"):
+    with limiter.open(alice) as lease, pytest.raises(TooManyRequests, match="At most 1 completion at once"):
         limiter.open(alice)
     limiter.open(alice).reserve(100)
 

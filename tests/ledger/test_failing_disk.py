@@ -141,7 +141,7 @@ def test_rows_that_cannot_be_written_before_the_end_are_counted_in_the_log(
         (await opened(ledger, "ended")).close(State.COMPLETED, "stop", 200, None)
 
     run(scenario, tmp_path / "ledger.db", serve=True)
-    assert caplog.messages[-1] == "ledger: 2 rows could not be written and are lost"
+    assert caplog.messages[-1] == "ledger: 2 rows lost that could not be written"
 
 
 @pytest.mark.fault("D06")

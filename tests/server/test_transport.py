@@ -95,7 +95,7 @@ def test_at_the_deadline_the_work_ends_and_the_client_is_told_not_to_try_again(s
     app = create_app(backend, ServerConfig(timeout=1.0))
     answer = call(app, {"prompt": "a", "max_tokens": 1_000_000, "stream": stream})
     assert {seq for _, seq in backend.aborted} == {None}
-    assert b"longer than 1 seconds" in answer.body
+    assert b"longer than 1 second" in answer.body
     if stream:
         assert b'"text":" the"' in answer.body
         assert (answer.status, answer.complete) == (200, False)

@@ -136,7 +136,7 @@ MOST = "must give at most 8 choices (prompts times n), which is this server's li
     ("asked", "message"),
     [
         (request(logprobs=6), "'logprobs' must be at most 5, got 6."),
-        (request(n=9), f"'n' {MOST}, got 1 prompts with n = 9."),
+        (request(n=9), f"'n' {MOST}, got 1 prompt with n = 9."),
         (request(*"abc", n=3), f"'prompt' {MOST}, got 3 prompts with n = 3."),
     ],
 )

@@ -11,7 +11,7 @@ import msgspec
 
 from quintet.batch import ENDED, Batch, Fault, File, NewBatch, Purpose, Status, Tokens
 from quintet.batches.lines import Line
-from quintet.errors import BadRequest, NotFound, shorten
+from quintet.errors import BadRequest, NotFound, counted, shorten
 
 _FILE = "SELECT id, owner, name, purpose, size, created, expires, lines FROM files"
 _BATCH = """SELECT id, owner, dialect, asked, created, expires, status, entered, output_file, error_file, total, completed, failed, faults,
@@ -43,8 +43,8 @@ class Quota:
             BadRequest: a file of ``more`` bytes does not fit beside what is stored.
         """
         if stored.files >= self.files or stored.size + more > self.size:
-            rule = f"does not fit: a key may have {self.files} files, with {self.size} bytes together; delete some"
-            raise BadRequest("file", rule, f"{more} bytes beside {stored.files} files with {stored.size}")
+            rule = f"does not fit: a key may have {counted(self.files, 'file')}, with {counted(self.size, 'byte')} together; delete some"
+            raise BadRequest("file", rule, f"{counted(more, 'byte')} beside {counted(stored.files, 'file')} with {stored.size}")
 
 
 class Store:

@@ -12,7 +12,7 @@ import msgspec
 
 from quintet.batch import Fault, NewBatch
 from quintet.batches.lines import Line
-from quintet.errors import shorten
+from quintet.errors import counted, shorten
 from quintet.request import FRESH_SEED_BITS
 
 MOST_FAULTS = 100
@@ -88,7 +88,7 @@ def validate(path: Path, asked: NewBatch, limits: Limits, seed: Callable[[int], 
             number += 1
             blank += not data.strip()
             if max(blank, number - blank) > limits.lines:
-                contents.faults.append(Fault("too_many_tasks", f"The file has more than {limits.lines} lines.", number))
+                contents.faults.append(Fault("too_many_tasks", f"The file has more than {counted(limits.lines, 'line')}.", number))
                 break
             if len(data.removesuffix(b"\n").removesuffix(b"\r")) > limits.line_bytes:
                 contents.faults.append(Fault("line_too_long", f"The line has more than {limits.line_bytes} bytes.", number))

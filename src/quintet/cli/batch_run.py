@@ -30,7 +30,7 @@ from quintet.cli.loading import ready
 from quintet.dialects.catalog import PROVIDERS
 from quintet.engines.names import ANY
 from quintet.engines.registry import Registry
-from quintet.errors import one_line
+from quintet.errors import counted, one_line
 from quintet.inputs.capabilities import Capabilities
 from quintet.models.files import sha256
 from quintet.request import FRESH_SEED_BITS
@@ -99,7 +99,7 @@ def run(engine: engines.EngineOptions, options: BatchOptions) -> int:
         folder.leave()
     if ended is None or ended.status not in ENDED:
         done, total = (_done(ended), ended.total) if ended else (0, 0)
-        sys.stderr.write(f"{done} of {total} lines are done; the same command goes on with the others.\n")
+        sys.stderr.write(f"{done} of {counted(total, 'line')} done; the same command goes on with the others.\n")
         return INTERRUPTED
     return _hand_out(folder, options, ended)
 
@@ -316,7 +316,9 @@ def _hand_out(folder: Folder, options: BatchOptions, batch: Batch) -> int:
     _remove(options)
     tokens = batch.tokens
     refused = f", {batch.failed} refused, see {options.errors}" if batch.failed else ""
-    sys.stderr.write(f"{batch.completed} lines answered{refused}; {tokens.prompt} prompt tokens, {tokens.completion} generated.\n")
+    sys.stderr.write(
+        f"{counted(batch.completed, 'line')} answered{refused}; {counted(tokens.prompt, 'prompt token')}, {tokens.completion} generated.\n"
+    )
     return 1 if batch.failed else 0
 
 

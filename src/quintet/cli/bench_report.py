@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quintet.conformance.report import hidden
+from quintet.errors import counted
 from quintet.load.client import Trace
 from quintet.load.figures import gaps, nearest_rank
 
@@ -88,15 +89,15 @@ class Measured:
     def shown(self) -> RenderableType:
         """Figures and charts."""
         told, load = self.summary, self.settings
-        how = f"{load['clients']} clients" if load["clients"] else f"{load['rate']:g} arrivals per second"
-        ended = told["requests"] - told["failed"]
+        how = counted(load["clients"], "client") if load["clients"] else f"{counted(format(load['rate'], 'g'), 'arrival')} per second"
+        ended, tokens = counted(told["requests"] - told["failed"], "answer"), counted(told["tokens"], "token")
         parts: list[RenderableType] = [
             Text(f"{self.url} as {self.page}, model {_printable(self.model)}: {how}, {told['wall_s']:g} s", style="bold"),
-            Text(f"{ended} answers, {self._per_second:g} per second; {told['tokens']} tokens, {told['tokens_per_s']:g} per second"),
+            Text(f"{ended}, {self._per_second:g} per second; {tokens}, {told['tokens_per_s']:g} per second"),
         ]
         if told["failed"]:
             kinds = ", ".join(f"{kind} {count}" for kind, count in told["failures"].items())
-            parts.append(Text(f"{told['failed']} requests failed: {kinds}", style="red"))
+            parts.append(Text(f"{counted(told['failed'], 'request')} failed: {kinds}", style="red"))
         parts += [Text(), self._latencies(), Text(), *_over_time("tokens per second", self.rates)]
         good = [trace for trace in self.traces if trace.good]
         parts += [Text(), *_spread("time to the first text", [1e3 * (trace.times[0] - trace.due) for trace in good])]

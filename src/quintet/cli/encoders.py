@@ -9,7 +9,7 @@ from quintet.backends.native.worker.load import load_tokenizer
 from quintet.cli.describe import encoder_bytes
 from quintet.cli.references import NO_ENCODER
 from quintet.config import Quantize
-from quintet.errors import ModelError
+from quintet.errors import ModelError, counted
 from quintet.inputs.images.places import missing_words
 from quintet.models.files import Report
 from quintet.models.opening import find_vision, open_vision
@@ -37,7 +37,9 @@ def find_encoder(named: str, model: Path, hidden: int, quantize: Quantize, repor
         report.note(f"{path.name} is not used: {error}")
         return "", 0
     spec = file.spec
-    report.note(f"images are taken: {path.name}, {spec.projector}, {spec.tokens} tokens for each {spec.image} x {spec.image} pixels")
+    report.note(
+        f"images are taken: {path.name}, {spec.projector}, {counted(spec.tokens, 'token')} for each {spec.image} x {spec.image} pixels"
+    )
     return str(path), encoder_bytes(spec, file.tensors, quantize)
 
 

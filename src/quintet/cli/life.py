@@ -12,7 +12,7 @@ from quintet.cli.heart import Heart, notify, reloading
 from quintet.cli.interrupt import end_within, on_renewal, on_stop, unless
 from quintet.cli.loading import ready
 from quintet.engines.registry import Registry
-from quintet.errors import EngineFailed, ModelError
+from quintet.errors import EngineFailed, ModelError, counted
 from quintet.listen import handover
 from quintet.listen.server import Server
 from quintet.listen.sockets import Inherited
@@ -131,7 +131,7 @@ class Life:
                 while self._server.connections:
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
-            _log.warning("%d connections are not done %g s after the hand-over; they are ended", self._server.connections, self._drain)
+            _log.warning("%s not done %g s after the hand-over, and ended", counted(self._server.connections, "connection"), self._drain)
 
     async def _drained(self) -> None:
         """Refuse new work, still answering that, until all answers are given, or time is up.
@@ -151,7 +151,7 @@ class Life:
         self._server.end()
         await asyncio.wait((self._serving,), timeout=_GRACE_S)
         if live := self._models.live:
-            _log.warning("%d choices are not done; they are ended", live)
+            _log.warning("%s not done, and ended", counted(live, "choice"))
         await end_within(_END_S, 0, self._models.close(), self._serving)
 
 

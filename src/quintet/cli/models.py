@@ -9,7 +9,7 @@ from quintet.cli.console import ConsoleReport, OptionError, print_line
 from quintet.cli.describe import Description, check_context, describe
 from quintet.cli.engines import TOY, DraftPlan, find_draft
 from quintet.config import EngineConfig, KvType, Quantize
-from quintet.errors import ModelError
+from quintet.errors import ModelError, counted
 from quintet.inputs.infill import infill
 from quintet.models import store
 from quintet.models.files import StoredModel, cache_dir, human, kept_packs, pack_dir, parts
@@ -79,7 +79,8 @@ def rows(model: StoredModel, about: Description, context: int, *, fills: str) ->
     spec, files = about.spec, len(parts(model.path))
     kv = about.kv_per_token * min(context, spec.window + EngineConfig().batch_tokens if spec.window else context)
     mix = ", ".join(f"{name} {human(size)} in {count}" for name, count, size in about.mix)
-    shape = f"{len(spec.layers)} layers, {spec.hidden} wide, {spec.heads} heads over {spec.kv_heads} key-value heads of {spec.head_dim}"
+    heads = f"{counted(spec.heads, 'head')} over {counted(spec.kv_heads, 'key-value head')} of {spec.head_dim}"
+    shape = f"{counted(len(spec.layers), 'layer')}, {spec.hidden} wide, {heads}"
     return [
         ("model", model.reference + (f" ({spec.name})" if spec.name else "")),
         ("file", f"{model.path}, {human(model.size)}{f' in {files} files' if files > 1 else ''}"),
@@ -111,4 +112,4 @@ def _feed_forward(spec: ModelSpec) -> str:
     if experts is None:
         return f"{spec.ffn} in the feed-forward part"
     shared = f" and one of {experts.shared} for all" if experts.shared else ""
-    return f"{experts.used} of {experts.count} experts of {experts.ffn}{shared}"
+    return f"{experts.used} of {counted(experts.count, 'expert')} of {experts.ffn}{shared}"

@@ -16,7 +16,7 @@ from quintet.cli.early import INTERRUPTED
 from quintet.cli.interrupt import end_within, on_interrupt, unless
 from quintet.cli.loading import ready
 from quintet.cli.plans import Plan
-from quintet.errors import EngineFailed, shorten
+from quintet.errors import EngineFailed, counted, shorten
 from quintet.events import ChoiceDelta, Failed, Usage
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
@@ -177,7 +177,7 @@ def _request(model: str, options: RunOptions) -> CompletionRequest:
 
 def summary(usage: Usage, clock: Clock, options: RunOptions) -> str:
     """The last line: tokens, time to the first, speed of the others if it can be told, and what repeats a text that was drawn."""
-    parts = [f"{usage.prompt_tokens} prompt tokens, {usage.completion_tokens} generated"]
+    parts = [f"{counted(usage.prompt_tokens, 'prompt token')}, {usage.completion_tokens} generated"]
     if clock.first:
         parts.append(f"first after {(clock.first - clock.start) * 1000:.0f} ms")
     if usage.completion_tokens > 1 and clock.last - clock.first >= _TELLING_S:

@@ -24,7 +24,7 @@ from quintet.cli.telling import TellOptions
 from quintet.cli.values import telling
 from quintet.config import LOG_LEVELS, BatchConfig, LedgerConfig, ServerConfig
 from quintet.engines.entry import Model
-from quintet.errors import shorten
+from quintet.errors import counted, shorten
 from quintet.keys.salts import lasting_secret
 from quintet.listen import limits
 from quintet.listen.sockets import ADMIN, PUBLIC, Inherited, Listener, url
@@ -200,7 +200,7 @@ def _check_dialect(name: str) -> None:
 def access(listeners: Sequence[Listener], keys: int | None) -> str:
     """Who may ask, for the banner; never a key itself."""
     if keys is not None:
-        return f"{keys} API key{'s' if keys != 1 else ''}"
+        return counted(keys, "API key")
     return f"no API key: {'this machine only' if all(listener.local for listener in listeners) else 'everybody who can reach it'}"
 
 
@@ -213,8 +213,8 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str
     name, threads = fleet.names.default.name, max(plan.threads for plan in fleet.plans)
     models = [_model(plan, model) for plan, model in zip(fleet.plans, fleet.models, strict=True)]
     quota, limit = machine.cpu_quota(), machine.memory_limit()
-    share = f" (a container with the time of {quota:g} CPUs)" if quota is not None else ""
-    computing = f"{fleet.plans[0].isa}, {threads} thread{'s' if threads > 1 else ''}{share}" if threads else "vLLM"
+    share = f" (a container with the time of {counted(f'{quota:g}', 'CPU')})" if quota is not None else ""
+    computing = f"{fleet.plans[0].isa}, {counted(threads, 'thread')}{share}" if threads else "vLLM"
     of = f" (a container with {human(limit)})" if limit is not None else ""
     cache = " + ".join(map(_cache, fleet.plans)) + of
     on, over = (f" on {path}", f"--unix-socket {shlex.quote(path)} ") if path else ("", "")

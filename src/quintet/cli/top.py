@@ -18,7 +18,7 @@ from quintet.cli.asking import REFUSED, Server, UnusableServerError, parse_url
 from quintet.cli.scrape import Between, Look, Scrape, look
 from quintet.conformance.item import Call
 from quintet.conformance.report import hidden
-from quintet.errors import shorten
+from quintet.errors import counted, shorten
 from quintet.models.files import human
 
 ANSWER_S = 5.0
@@ -191,7 +191,7 @@ def _server_line(seen: Look) -> str:
     if told["left_per_s"]:
         parts.append(f"clients left {told['left_per_s']:g}/s")
     if told["cpus"] is not None:
-        parts.append(f"{told['cpus']:g} CPUs")
+        parts.append(counted(f"{told['cpus']:g}", "CPU"))
     if told["memory_bytes"]:
         parts.append(human(int(told["memory_bytes"])))
     if told["machine_memory_used"]:

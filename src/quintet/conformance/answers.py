@@ -7,6 +7,7 @@ from typing import Any
 
 from quintet.conformance.client import LONG, PROMPT, SHORT, Answer, Client, Stream, member, need, parsed, shown
 from quintet.conformance.item import Check, Differs, Untold
+from quintet.errors import counted
 
 REAL = (946_684_800, 4_102_444_800)
 """Unix times of this century."""
@@ -96,7 +97,7 @@ def prompt_forms(client: Client) -> None:
     count = answer.member("usage.prompt_tokens", "integer")
     need(count in (len(ids), len(ids) + 1), f"a prompt of {len(ids)} ids counts as {count}")
     lists = client.greedy(prompt=[ids, more])
-    need(len(lists.choices) == 2, f"two lists of ids give {len(lists.choices)} choices")
+    need(len(lists.choices) == 2, f"two lists of ids give {counted(len(lists.choices), 'choice')}")
     need(lists.texts[0] == answer.text, "a list of ids in a list gives another text than alone")
 
 
@@ -148,7 +149,7 @@ def usage(client: Client) -> None:
 def usage_prompt(client: Client) -> None:
     """More for a longer prompt."""
     short, long = (client.greedy(prompt=words).member("usage.prompt_tokens", "integer") for words in (PROMPT, PROMPT * 9))
-    need(0 < short < long, f"a prompt has {short} tokens, and nine times that prompt {long}")
+    need(0 < short < long, f"a prompt has {counted(short, 'token')}, and nine times that prompt {long}")
 
 
 def usage_completion(client: Client) -> None:
@@ -204,7 +205,7 @@ def stream(client: Client) -> None:
     streamed = client.stream(max_tokens=LONG)
     need(streamed.done, "the stream does not end with data: [DONE]")
     need(not streamed.fields, f"events have other fields than data: {', '.join(sorted(set(streamed.fields)))}")
-    need(len(streamed.chunks) > 2, f"{LONG} tokens come in {len(streamed.chunks)} chunks")
+    need(len(streamed.chunks) > 2, f"{LONG} tokens come in {counted(len(streamed.chunks), 'chunk')}")
     whole = client.greedy(max_tokens=LONG).text
     need(streamed.text == whole, f"the stream says {shown(streamed.text)}, and without it the text is {shown(whole)}")
 

@@ -10,6 +10,7 @@ from quintet.conformance import controls as c
 from quintet.conformance import logprobs as lp
 from quintet.conformance.client import Client, member, need, shown
 from quintet.conformance.item import Check, Item, Page, Untold
+from quintet.errors import counted
 
 GREEDY = {"temperature": 0}
 MODELS = (
@@ -41,7 +42,7 @@ def _raw_tokens(client: Client) -> None:
     ids = choice.get("tokens")
     need(isinstance(ids, list) and bool(ids) and all(isinstance(one, int) for one in ids), f"tokens is {shown(ids)}")
     need(not choice.get("text"), f"there is the text {shown(choice.get('text'))} too")
-    need(len(ids or []) == answer.completion_tokens, f"{len(ids or [])} ids for {answer.completion_tokens} tokens")
+    need(len(ids or []) == answer.completion_tokens, f"{counted(len(ids or []), 'id')} for {counted(answer.completion_tokens, 'token')}")
     again = client.greedy(prompt=ids, echo=True, max_tokens=1).text
     need(again.startswith(client.greedy().text), f"as a prompt the ids are {shown(again)}")
 
@@ -59,7 +60,7 @@ def _min_tokens(client: Client) -> None:
         if ended.finish == "stop":
             least = ended.completion_tokens + 8
             longer = client.ask(**{**hot, "max_tokens": least + 32, "min_tokens": least})
-            need(longer.completion_tokens >= least, f"{longer.completion_tokens} tokens with min_tokens {least}")
+            need(longer.completion_tokens >= least, f"{counted(longer.completion_tokens, 'token')} with min_tokens {least}")
             whole = client.ask(**{**hot, "max_tokens": least, "min_tokens": -1})
             need(whole.completion_tokens >= least, f"with min_tokens -1 it ends after {whole.completion_tokens} of {least} tokens")
             return

@@ -13,6 +13,7 @@ from typing import Any
 
 from quintet.conformance.client import LONG, PROMPT, SHORT, Answer, Client, need, shown
 from quintet.conformance.item import Check, Differs, Untold
+from quintet.errors import counted
 
 HOT: Mapping[str, Any] = {"temperature": 1}
 
@@ -88,11 +89,11 @@ def max_tokens(default_is: int | None) -> Check:
         for most in (1, 5):
             answer = client.greedy(max_tokens=most)
             count = answer.completion_tokens
-            need(count == most or (count < most and answer.finish != "length"), f"{count} tokens with max_tokens {most}")
+            need(count == most or (count < most and answer.finish != "length"), f"{counted(count, 'token')} with max_tokens {most}")
         if default_is is not None:
             answer = client.taken(client.reply({"model": client.model, "prompt": PROMPT, **client.page.greedy}))
             count = answer.completion_tokens
-            need(count <= default_is, f"{count} tokens without max_tokens")
+            need(count <= default_is, f"{counted(count, 'token')} without max_tokens")
             need(count == default_is or answer.finish != "length", f"the default seems to be {count}")
 
     return check
@@ -249,7 +250,7 @@ def count(most: int | None) -> Check:
 
     def check(client: Client) -> None:
         answer = client.ask(n=3, max_tokens=LONG, **HOT)
-        need(len(answer.choices) == 3, f"n 3 gives {len(answer.choices)} choices")
+        need(len(answer.choices) == 3, f"n 3 gives {counted(len(answer.choices), 'choice')}")
         need(len(set(answer.texts)) > 1, "three choices at temperature 1 are the same")
         numbers = [choice.get("index") for choice in answer.choices]
         need(set(numbers) in ({0, 1, 2}, {None}), f"their indexes are {shown(numbers)}")
@@ -280,7 +281,7 @@ def best_of(client: Client) -> None:
         above > _FAR, f"in {_ROUNDS} rounds the best of {_MANY} was {above / _ROUNDS:.1f} standard deviations above the mean on the average"
     )
     two = client.ask(best_of=4, n=2, **hot)
-    need(len(two.choices) == 2, f"best_of 4 with n 2 gives {len(two.choices)} choices")
+    need(len(two.choices) == 2, f"best_of 4 with n 2 gives {counted(len(two.choices), 'choice')}")
     need(_mean(two, 0) >= _mean(two, 1), "the first is not the best")
     client.refused(n=3, best_of=2)
     client.refused(best_of=2, stream=True)
@@ -310,6 +311,6 @@ def ignore_eos(client: Client) -> None:
         on = client.ask(prompt=prompt, n=8, max_tokens=96, ignore_eos=True, **HOT)
         reasons = [choice.get("finish_reason") for choice in on.choices]
         need(set(reasons) == {"length"}, f"with ignore_eos the choices end by {shown(reasons)}")
-        need(on.completion_tokens == 8 * 96, f"with ignore_eos there are {on.completion_tokens} tokens of {8 * 96}")
+        need(on.completion_tokens == 8 * 96, f"with ignore_eos there are {counted(on.completion_tokens, 'token')} of {8 * 96}")
         return
     raise Untold("no text of this model ended by itself within 96 tokens")

@@ -11,6 +11,7 @@ from quintet.conformance import logprobs as lp
 from quintet.conformance.client import LONG, PROMPT, Client, need, shown
 from quintet.conformance.fireworks_metrics import METRICS, perf_metrics
 from quintet.conformance.item import Item, Page, Untold
+from quintet.errors import counted
 
 GREEDY = {"temperature": 0}
 WORD = {"type": "object", "properties": {"foo": {"enum": ["x", "y"]}}, "required": ["foo"], "additionalProperties": False}
@@ -104,7 +105,7 @@ def _reasoning_effort(client: Client) -> None:
 def _mirostat_target(client: Client) -> None:
     """A perplexity of 1 leaves nothing to chance, and a large one does."""
     low, high = (set(client.ask(n=4, max_tokens=LONG, temperature=1, mirostat_target=target).texts) for target in (1, 100_000))
-    need(len(low) == 1, f"four choices with a target of 1 are {len(low)} texts")
+    need(len(low) == 1, f"four choices with a target of 1 are {counted(len(low), 'text')}")
     need(len(high) > 1, "four choices with a target of 100,000 are the same")
 
 
@@ -170,7 +171,7 @@ def _logprobs(client: Client) -> None:
     if isinstance(entries, list):  # the newer shape, of OpenAI's chats
         need(
             len(entries) == answer.completion_tokens or answer.finish == "stop",
-            f"{len(entries)} entries for {answer.completion_tokens} tokens",
+            f"{len(entries)} entries for {counted(answer.completion_tokens, 'token')}",
         )
         for entry in entries:
             need(isinstance(entry, dict) and entry.get("logprob", 1) <= 0, f"an entry is {shown(entry)}")

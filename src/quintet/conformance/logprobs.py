@@ -7,6 +7,7 @@ from typing import Any
 
 from quintet.conformance.client import LONG, Answer, Client, need, shown
 from quintet.conformance.item import Check, Untold
+from quintet.errors import counted
 
 
 def lists(answer: Answer, place: str = "choices.0.logprobs") -> Mapping[str, list[Any]]:
@@ -54,7 +55,7 @@ def logprobs(most: int, zero_has_top: bool = True) -> Check:
             need(isinstance(value, int | float) and value <= 0, f"the log-probability of {shown(token)} is {shown(value)}")
             need(isinstance(top, dict) and 1 <= len(top) <= many + 1, f"with logprobs {many} the alternatives are {shown(top)}")
             need(token in top, f"the sampled token {shown(token)} is not among the alternatives {shown(top)}")
-        need(any(len(top) >= many for top in found["top_logprobs"]), f"never {many} alternatives")
+        need(any(len(top) >= many for top in found["top_logprobs"]), f"never {counted(many, 'alternative')}")
         none = client.greedy(logprobs=0)
         alone = lists(none).get("top_logprobs")
         need(zero_has_top or alone is None, "with logprobs 0 there are top_logprobs")

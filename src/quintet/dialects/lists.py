@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from quintet.dialects.fields import Kind, T, wrong_type
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,6 @@ class ListOf(Generic[T]):
         if not isinstance(value, list):
             raise wrong_type(name, "an array", value)
         if not self.least <= len(value) <= self.most:
-            rule = f"at most {self.most}" if len(value) > self.most else f"at least {self.least}"
-            raise BadRequest(name, f"must have {rule} items", f"{len(value)} items")
+            rule = f"at most {counted(self.most, 'item')}" if len(value) > self.most else f"at least {counted(self.least, 'item')}"
+            raise BadRequest(name, f"must have {rule}", counted(len(value), "item"))
         return tuple(self.kind.read(f"{name}[{index}]", one) for index, one in enumerate(value))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, counted
 from quintet.inputs.sequence import PreparedSequence
 from quintet.request import CompletionRequest
 
@@ -41,8 +41,9 @@ def require_answer_size(request: CompletionRequest, sequences: Sequence[Prepared
         param = "echo" if request.echo else "prompt_logprobs"
     spelled = dict(request.spelled)
     n, length, logprobs = (spelled.get(name, name) for name in ("n", "max_tokens", most_alternatives))
-    counted = f"{samples * prompts} choices with {tokens} tokens in all, each with {each - 1} alternatives"
-    rule = f"asks for too much: an answer has at most {most} log-probabilities, and this one may need {tokens * each} ({counted})"
+    choices, others = counted(samples * prompts, "choice"), counted(each - 1, "alternative")
+    sizes = f"{choices} with {counted(tokens, 'token')} in all, each with {others}"
+    rule = f"asks for too much: an answer has at most {most} log-probabilities, and this one may need {tokens * each} ({sizes})"
     raise BadRequest(spelled.get(param, param), f"{rule}; lower it, or another of {n}, {length} and {logprobs}")
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
-from quintet.errors import BadRequest, PromptTooLong, Unsupported
+from quintet.errors import BadRequest, PromptTooLong, Unsupported, counted
 from quintet.executor import FairExecutor
 from quintet.guides.check import GuideCheck
 from quintet.inputs.capabilities import Capabilities
@@ -307,7 +307,9 @@ class Preparer:
             prompt = await self._run(tenant, size, lambda: form.fill(gap, ids, line, about.context))
         room = about.context - 1 - (len(prompt) - len(line))  # beside what was cut to fit, and one token to generate
         if len(line) > room:
-            rule = f"must have at most {room} tokens, which is what the text around the gap leaves of the context, {about.context}"
+            rule = (
+                f"must have at most {counted(room, 'token')}, which is what the text around the gap leaves of the context, {about.context}"
+            )
             raise PromptTooLong("prompt", rule, str(len(line)))
         return prompt, form.stops
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from quintet.errors import BadRequest, PromptTooLong, Unsupported, shorten
+from quintet.errors import BadRequest, PromptTooLong, Unsupported, counted, shorten
 from quintet.inputs.capabilities import Capabilities, Feature
 from quintet.inputs.infill import Infill
 from quintet.inputs.sampling import Limits, Resolved, resolve_sampling, word_forms
@@ -71,7 +71,9 @@ def require_length(name: str, tokens: int, context: int, *, least: bool = False)
         PromptTooLong: so many exceed the context.
     """
     if tokens > context:
-        raise PromptTooLong(name, f"must have at most {context} tokens, the context", f"at least {tokens}" if least else str(tokens))
+        raise PromptTooLong(
+            name, f"must have at most {counted(context, 'token')}, the context", f"at least {tokens}" if least else str(tokens)
+        )
 
 
 def _require_cuttable(name: str, text: str, traits: Traits, context: int) -> None:
@@ -298,9 +300,9 @@ def _sequence(
         raise BadRequest(_spelled(spec, "max_tokens"), "must be at least 0", shorten(spec.max_tokens))
     most = context - 1 if spec.room and spec.max_tokens != 0 else context
     if length > most:
-        raise PromptTooLong(name, f"must have at most {most} tokens, for the context is {context}", str(length))
+        raise PromptTooLong(name, f"must have at most {counted(most, 'token')}, for the context is {context}", str(length))
     if spec.max_tokens is not None and length + spec.max_tokens > context and not spec.truncate:
-        rule = f"and the {length} tokens of {name} must together be at most {context}, the context"
+        rule = f"and the {counted(length, 'token')} of {name} must together be at most {context}, the context"
         raise PromptTooLong(_spelled(spec, "max_tokens"), rule, shorten(spec.max_tokens))
     max_tokens = context - length if spec.max_tokens is None else min(spec.max_tokens, context - length)
     resolved = controls.resolve(spec, Limits(max_tokens, asked=max(max_tokens, spec.max_tokens or 0)), form.stops)

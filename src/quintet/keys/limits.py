@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Protocol
 
-from quintet.errors import EngineFailed, OverLimit, Overloaded, TooManyRequests
+from quintet.errors import EngineFailed, OverLimit, Overloaded, TooManyRequests, counted
 from quintet.keys.key import Key
 from quintet.quota import DAY, MINUTE, Limits, Meter, Unit
 
@@ -140,7 +140,7 @@ class Limiter:
         account = self._account(key)
         most = key.limits.parallel or self._parallel if place else 0
         if most and account.running >= most:
-            raise TooManyRequests(f"At most {most} completions at once.")
+            raise TooManyRequests(f"At most {counted(most, 'completion')} at once.")
         lease = Lease(account, self._clock, int(place))
         lease.check(Unit.TOKENS, 1)
         lease.count(1)

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 
+from quintet.errors import counted
 from quintet.ledger.rows import Row, State
 from quintet.ledger.spending import DAY, Spending, Spent
 from quintet.ledger.stats import Stats
@@ -108,7 +109,7 @@ class Writer:
             if not self._failing and tidied + self._pause <= self._clock() and not self._tidy():
                 tidied = self._clock()
         if lost := sum(row is not None for row in self._pending.values()):
-            _log.error("ledger: %d rows could not be written and are lost", lost)
+            _log.error("ledger: %s lost that could not be written", counted(lost, "row"))
         self._store.close()
 
     def _begin(self) -> None:
@@ -134,7 +135,7 @@ class Writer:
             self._fail(rows, error)
             return
         if self._failing:
-            _log.warning("ledger: it can be written again; %d rows were waiting", len(rows))
+            _log.warning("ledger: it can be written again, %s that waited too", counted(len(rows), "row"))
         elif not rows:
             return
         self._failing, self._writing = "", {}
@@ -146,7 +147,7 @@ class Writer:
             self._pending, self._writing = {**rows, **self._pending}, {}
         why = _described(error)
         if why != self._failing:
-            _log.error("ledger: cannot write to %s, %s; %d rows wait in memory", self._store.file, why, len(self._pending))
+            _log.error("ledger: cannot write to %s, %s; memory holds %s", self._store.file, why, counted(len(self._pending), "row"))
         self.stats.lost += isinstance(error, LostFileError)
         self._failing = why
         self._on_tried(rows, error)
@@ -159,7 +160,7 @@ class Writer:
         """A step of the clean-up; whether there is more to do."""
         try:
             if buried := self._store.bury():
-                _log.warning("ledger: %d requests of processes that died are incomplete", buried)
+                _log.warning("ledger: %s of processes that died, incomplete", counted(buried, "request"))
             self._hear(self._store.news())
             return self._keep > 0 and self._store.expire((self._now() - self._keep) // DAY * DAY)
         except sqlite3.Error as error:

@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Protocol
 
-from quintet.errors import ModelError
+from quintet.errors import ModelError, counted
 
 HUB = "hf:"
 """What references of models on the Hugging Face hub begin with."""
@@ -293,7 +293,9 @@ class Map:
             with open_regular(path) as file:
                 status = os.fstat(file.fileno())
                 if status.st_size < least:
-                    raise ModelError(f"{name}: has only {status.st_size} bytes: it is no model file, or a download was cut short.")
+                    raise ModelError(
+                        f"{name}: has only {counted(status.st_size, 'byte')}: it is no model file, or a download was cut short."
+                    )
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise ModelError(f"{name}: cannot be read: {error.strerror or error}.") from error

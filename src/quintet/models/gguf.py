@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from quintet.errors import ModelError, shorten
+from quintet.errors import ModelError, counted, shorten
 from quintet.models import ggml
 from quintet.models.files import Map, file_name, split_parts
 from quintet.models.ggml import ALIGNMENT, MAGIC, TensorType, ValueType
@@ -161,7 +161,9 @@ class _Reader:
         """Advance over ``size`` bytes; the offset they start at."""
         start, left = self.at, self.size - self.at
         if size > left:
-            raise self.error(what, f"needs {size} bytes but the file has {left} left at byte {start}: it is truncated or damaged")
+            raise self.error(
+                what, f"needs {counted(size, 'byte')} but the file has {left} left at byte {start}: it is truncated or damaged"
+            )
         self.at = start + size
         return start
 
@@ -181,7 +183,7 @@ class _Reader:
         if count > limit:
             raise self.error(what, f"must be at most {limit}", count)
         if count * item_size > left:
-            needs = f"is {count}, which needs at least {count * item_size} bytes"
+            needs = f"is {count}, which needs at least {counted(count * item_size, 'byte')}"
             raise self.error(what, f"{needs} but the file has {left} left at byte {self.at}: it is truncated or damaged")
         return count
 
@@ -301,7 +303,9 @@ class _Reader:
                 raise self.error(f"the offset of {what}", f"lies inside the tensor before it, which ends at {used}", info.offset)
             used = info.offset + info.size
             if used > room:
-                raise self.error(what, f"ends at byte {used} of {max(room, 0)} bytes of tensor data: the file is truncated or damaged")
+                raise self.error(
+                    what, f"ends at byte {used} of {counted(max(room, 0), 'byte')} of tensor data: the file is truncated or damaged"
+                )
 
     def raw(self, info: TensorInfo) -> memoryview:
         start = self.data_start + info.offset

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from quintet.errors import ModelError, shorten
+from quintet.errors import ModelError, counted, shorten
 from quintet.models.families import FAMILIES
 from quintet.models.metadata import Metadata, quoted
 from quintet.models.spec import ExpertSpec, LayerSpec, ModelSpec
@@ -108,7 +108,7 @@ def expected_tensors(spec: ModelSpec, meta: Metadata, infos: Infos, spelling: Sp
     shapes: dict[str, tuple[int, ...]] = {}
     for ours, place in _places(spec):
         if place.tensor not in infos:
-            need = f"a {spec.architecture} model of {len(spec.layers)} layers needs it"
+            need = f"a {spec.architecture} model of {counted(len(spec.layers), 'layer')} needs it"
             raise ModelError(f"{meta.file}: tensor {quoted(spelled.name(place.tensor))} is missing; {need}.")
         places[ours] = place
         shapes[place.tensor] = place.shape

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from quintet.errors import ModelError, shorten
+from quintet.errors import ModelError, counted, shorten
 
 Numbers = memoryview
 """Of a buffer's bytes, cast to the format of one number."""
@@ -102,7 +102,7 @@ class Metadata:
         if listed is None:
             return self.integer(key, default, high=high)
         if any(number != listed[0] for number in listed):
-            raise self.error(key, f"must be the same {length} times; others are not implemented", self._values[key])
+            raise self.error(key, f"must be the same {counted(length, 'time')}; others are not implemented", self._values[key])
         return Metadata(self.file, {key: listed[0]}).integer(key, high=high)
 
     def real(self, key: str, default: float | None = None) -> float:
@@ -138,7 +138,7 @@ class Metadata:
         if not isinstance(value, memoryview) or (value.format == "?" and not flags):
             raise self.error(key, "must be an array of numbers", value)
         if len(value) < length:
-            raise self.error(key, f"must have {length} entries", len(value))
+            raise self.error(key, f"must have {length} {'entry' if length == 1 else 'entries'}", len(value))
         return value[:length]
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from quintet.errors import ModelError, shorten
+from quintet.errors import ModelError, counted, shorten
 from quintet.models.families import FAMILIES, Family
 from quintet.models.layout import EMBEDDING, OUTPUT, ROPE_FREQS, ROPE_LONG, ROPE_SHORT, Infos
 from quintet.models.metadata import Metadata
@@ -120,7 +120,9 @@ class _Reading:
         # The converter of models that have layers without attention lists it by layer, for those too that have none.
         self._kv_heads = meta.same_integer(self._key("attention.head_count_kv"), self._count, self._heads, high=1 << 16)
         if self._heads % self._kv_heads:
-            raise meta.error(self._key("attention.head_count_kv"), f"must divide the {self._heads} attention heads", self._kv_heads)
+            raise meta.error(
+                self._key("attention.head_count_kv"), f"must divide the {counted(self._heads, 'attention head')}", self._kv_heads
+            )
         self._head_dim = self._read_head_dim()
 
     def _key(self, name: str) -> str:

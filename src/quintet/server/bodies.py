@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quintet.errors import BodyTooLarge, UnsupportedMedia
+from quintet.errors import BodyTooLarge, UnsupportedMedia, counted
 from quintet.server.asgi import Headers
 
 MSGPACK = ("application/vnd.msgpack", "application/msgpack", "application/x-msgpack")
@@ -34,7 +34,7 @@ def check_media(headers: Headers, *, packed: bool, typed: bool) -> None:
 
 def too_large(most: int) -> BodyTooLarge:
     """The error for a body over ``most`` bytes."""
-    return BodyTooLarge(f"The body must be at most {most} bytes.")
+    return BodyTooLarge(f"The body must be at most {counted(most, 'byte')}.")
 
 
 def media(headers: Headers) -> list[str]:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from quintet.dialects.base import failed
-from quintet.errors import DeadlineExceeded, Overloaded, QuintetError
+from quintet.errors import DeadlineExceeded, Overloaded, QuintetError, counted
 from quintet.events import ChoiceDone, Event, Failed, Finish
 from quintet.server.asgi import Receive
 from quintet.server.http import ClientGoneError
@@ -34,7 +34,7 @@ class Deadline:
     @property
     def error(self) -> DeadlineExceeded:
         """What is told when it is over."""
-        return DeadlineExceeded(f"The request took longer than {self._seconds:g} seconds.")
+        return DeadlineExceeded(f"The request took longer than {counted(f'{self._seconds:g}', 'second')}.")
 
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, counted
 from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.images.expansion import AnyTraits
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
@@ -34,8 +34,8 @@ def require_choices(request: CompletionRequest, capabilities: Capabilities) -> N
     most, samples = capabilities.max_sequences, candidates_of(request)
     name = "best_of" if samples > request.n else dict(request.spelled).get("n", "n")
     if len(request.prompts) * samples > most:
-        what = f"{len(request.prompts)} prompts with {name} = {samples}"
-        rule = f"must give at most {most} choices (prompts times {name}), which is this server's limit (--max-choices)"
+        what = f"{counted(len(request.prompts), 'prompt')} with {name} = {samples}"
+        rule = f"must give at most {counted(most, 'choice')} (prompts times {name}), which is this server's limit (--max-choices)"
         raise BadRequest(name if samples > most else "prompt", rule, what)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from quintet.errors import BadRequest, shorten
+from quintet.errors import BadRequest, counted, shorten
 from quintet.request import IMAGE_MARK, Image, Prompt
 
 MOST = 30
@@ -97,7 +97,7 @@ def _listed(name: str, value: object) -> Iterator[Image]:
             raise _wrong(param, "a string", url)
         if not url[:8].lower().startswith(_SCHEMES):
             raise BadRequest(
-                param, "must be a data URL such as data:image/png;base64,... or an http or https URL", f"{len(url)} characters"
+                param, "must be a data URL such as data:image/png;base64,... or an http or https URL", counted(len(url), "character")
             )
         if not _is_data(url) and len(url) > MOST_URL:
             raise BadRequest(param, f"must be at most {MOST_URL} characters, or a data URL", f"{len(url)} characters")

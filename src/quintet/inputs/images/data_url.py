@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import binascii
 
-from quintet.errors import BadRequest
+from quintet.errors import BadRequest, counted
 from quintet.request import Image
 
 _BASE64 = ";base64"
@@ -26,5 +26,5 @@ def decoded(image: Image) -> bytes:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError:  # binascii's own is one, and what is not ASCII is one too
         raise BadRequest(
-            image.param, "must hold the image's bytes in base64, padded and without anything between", f"{len(text)} characters"
+            image.param, "must hold the image's bytes in base64, padded and without anything between", counted(len(text), "character")
         ) from None

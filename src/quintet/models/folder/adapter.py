@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from quintet.errors import ModelError, shorten
+from quintet.errors import ModelError, counted, shorten
 from quintet.models.files import Map, file_errors, is_folder, open_regular
 from quintet.models.folder.documents import Settings, read_document
 from quintet.models.folder.files import weights
@@ -180,7 +180,7 @@ def _check_pairs(own: Shapes) -> None:
         if found and found[2] == "A":
             second = f"base_model.model.{found[1]}.lora_B.weight"
             if second in own and own[second][1] != shape[0]:
-                raise _wrong(second, f"must have {shape[0]} columns, as lora_A has rows", own[second])
+                raise _wrong(second, f"must have {counted(shape[0], 'column')}, as lora_A has rows", own[second])
 
 
 def _check_model(own: Shapes, shapes: Shapes) -> None:

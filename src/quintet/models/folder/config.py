@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quintet.errors import ModelError, shorten
+from quintet.errors import ModelError, counted, shorten
 from quintet.models.families import FAMILIES
 from quintet.models.folder.documents import Settings
 from quintet.models.folder.kinds import KINDS, Kind
@@ -186,7 +186,7 @@ class _Reading:
         keys: dict[str, Any] = {theirs: config.integer(ours) for ours, theirs in SIZES.items()}
         kv_heads = config.integer("num_key_value_heads", self._heads, high=1 << 16)
         if self._heads % kv_heads:
-            raise config.error("num_key_value_heads", f"must divide the {self._heads} attention heads", kv_heads)
+            raise config.error("num_key_value_heads", f"must divide the {counted(self._heads, 'attention head')}", kv_heads)
         keys |= {
             "block_count": self._layers,
             "attention.head_count": self._heads,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from quintet.errors import ModelError, shorten
+from quintet.errors import ModelError, counted, shorten
 from quintet.models.files import file_errors, file_name, open_regular, require_content
 from quintet.models.metadata import quoted
 
@@ -140,7 +140,7 @@ class Settings:
         """As many finite numbers above zero."""
         value = self._value(key, None)
         if not isinstance(value, list) or len(value) != length or not all(is_real(one) and one > 0 for one in value):
-            raise self.error(key, f"must be a list of {length} finite numbers above 0", value)
+            raise self.error(key, f"must be a list of {counted(length, 'finite number')} above 0", value)
         return [float(one) for one in value]
 
     def choices(self, key: str, length: int, words: Sequence[object]) -> list[Any]:

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from quintet.errors import ModelError
+from quintet.errors import ModelError, counted
 from quintet.models.folder import layouts
 from quintet.models.folder.config import Outline
 from quintet.models.folder.kinds import BLOCKS, EACH, SCALES, TOP, Kind, Source
@@ -147,7 +147,7 @@ class _Assembly:
         for name in names:
             tensor = self._stored.get(name)
             if tensor is None:
-                raise ModelError(f"{first.file}: tensor {quoted(name)} is missing; the model has {len(names)} experts.")
+                raise ModelError(f"{first.file}: tensor {quoted(name)} is missing; the model has {counted(len(names), 'expert')}.")
             if (tensor.type, tensor.shape) != (first.type, first.shape):
                 want = f"{first.type} {list(first.shape)}"
                 raise ModelError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quintet.errors import ModelError, shorten
+from quintet.errors import ModelError, counted, shorten
 from quintet.models.files import Map, file_name
 from quintet.models.folder.documents import parse_object
 from quintet.models.metadata import quoted
@@ -66,7 +66,7 @@ def read_tensors(path: Path, map_: Map, *, codes: bool = False) -> dict[str, Sto
     file, view = file_name(path), map_.view
     size = int.from_bytes(view[:8], "little")
     if size > MAX_HEADER or 8 + size > len(view):
-        rule = f"must be at most {MAX_HEADER} and fit in the {len(view) - 8} bytes left: it is damaged, or no safetensors file"
+        rule = f"must be at most {MAX_HEADER} and fit in the {counted(len(view) - 8, 'byte')} left: it is damaged, or no safetensors file"
         raise ModelError(f"{file}: the length of the header {rule}, got {size}.")
     header = parse_object(f"{file}: the header", view[8 : 8 + size])
     header.pop("__metadata__", None)
@@ -93,7 +93,9 @@ class _Directory:
                 raise self.error(name, f"must begin at byte {used} of the data, where the one before it ends", start)
             used = end
         if used != len(self._data):
-            raise ModelError(f"{self._file}: has {len(self._data)} bytes of tensors where its header tells of {used}: it is damaged.")
+            raise ModelError(
+                f"{self._file}: has {counted(len(self._data), 'byte')} of tensors where its header tells of {used}: it is damaged."
+            )
         return {name: self._tensor(name, header[name], places[name]) for name in header}
 
     def _place(self, name: str, entry: Any) -> tuple[int, int]:
@@ -114,7 +116,7 @@ class _Directory:
             raise self.error(name, f"must be one of {' '.join(self._types)} to be read ({hint})", type_)
         start, end = place
         if (need := math.prod(shape) * self._types[type_]) != end - start:
-            raise self.error(name, f"must have {need} bytes, as its dtype and shape say", end - start)
+            raise self.error(name, f"must have {counted(need, 'byte')}, as its dtype and shape say", end - start)
         return StoredTensor(self._file, type_, tuple(shape), self._data[start:end])
 
 

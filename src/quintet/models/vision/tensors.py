@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from quintet.errors import ModelError, shorten
+from quintet.errors import ModelError, counted, shorten
 from quintet.models.metadata import quoted
 from quintet.models.spec import RawTensor
 from quintet.models.vision.spec import VisionSpec
@@ -92,7 +92,7 @@ def collect(file: str, spec: VisionSpec, stored: Mapping[str, Stored], spelling:
         theirs = spelling.name(ours)
         tensor = stored.get(theirs)
         if tensor is None:
-            raise ModelError(f"{file}: tensor {quoted(theirs)} is missing; an image encoder of {spec.layers} layers needs it.")
+            raise ModelError(f"{file}: tensor {quoted(theirs)} is missing; an image encoder of {counted(spec.layers, 'layer')} needs it.")
         if tensor.shape != shape:
             raise ModelError(f"{file}: the shape of tensor {quoted(theirs)} must be {list(shape)}, got {shorten(list(tensor.shape))}.")
         left.discard(theirs)

@@ -200,7 +200,7 @@ def test_a_rejected_batch_ends_its_sequences_and_the_engine_goes_on(caplog: pyte
         assert engine.health().state is State.READY
 
     play(scenario, loader(Allergic()))
-    assert "a step of 1 sequences of one request failed" in caplog.text
+    assert "a step of 1 sequence of one request failed" in caplog.text
 
 
 @pytest.mark.fault("C07")

@@ -36,6 +36,7 @@ from quintet.backends.native.schedule.sequence import Sequence
 from quintet.backends.native.schedule.speculation import SEQUENCES
 from quintet.backends.native.schedule.step_budget import STEP_S
 from quintet.backends.native.worker.masks import SLOW_S
+from quintet.errors import counted
 from quintet.guides.matcher import Matcher
 
 READS = (16, 32, 64, 128, 256)
@@ -133,7 +134,7 @@ class Drafting:
             self._begin(asking)
             self._draft(len(plan.segments))
         except Exception:
-            _log.exception("the draft model broke; nothing more is drafted by it for %d sequences", len(asking))
+            _log.exception("the draft model broke; nothing more is drafted by it for %s", counted(len(asking), "sequence"))
             for segment in asking:
                 segment.seq.acceptance_rate = 0.0
                 self._model.pages.forget(segment.seq)

@@ -13,6 +13,7 @@ from quintet.backends.native.schedule.plan import Plan, Results
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire.messages import Events
 from quintet.backends.native.worker.step import Stepper, Work
+from quintet.errors import counted
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class EarlyPass:
             if expected is not None:
                 self._next = _Next(expected, self._stepper.after(work, grown=expected.grown))
         except Exception:
-            _log.warning("what follows a step of %d sequences could not be made", len(work.plan.segments), exc_info=True)
+            _log.warning("what follows a step of %s could not be made", counted(len(work.plan.segments), "sequence"), exc_info=True)
 
     def take(self, plan: Plan, results: Results) -> Events:
         """Take in what came of a plan, or of a part of one, or keep it; nothing that is urgent is kept."""
@@ -116,7 +117,7 @@ class EarlyPass:
             if beside.planned is None and self._kept is None:
                 raise  # no request is to blame for it
             count = len(following.batch.lengths)
-            _log.warning("a step of %d sequences that was begun early failed; it is run again", count, exc_info=True)
+            _log.warning("a step of %s that was begun early failed; it is run again", counted(count, "sequence"), exc_info=True)
         if beside.planned is None:
             tell(self._settle_and_plan(beside))
         assert beside.planned is not None

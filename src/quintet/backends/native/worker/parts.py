@@ -20,6 +20,7 @@ from quintet.backends.native.schedule.plan import Plan, Results
 from quintet.backends.native.schedule.scheduler import Scheduler
 from quintet.backends.native.wire.messages import Events
 from quintet.backends.native.worker.step import Stepper, Work
+from quintet.errors import counted
 
 _log = logging.getLogger(__name__)
 
@@ -42,9 +43,9 @@ def run(
     except Exception:
         parts = plan.halves()
         if parts is None:
-            _log.exception("a step of %d sequences of one request failed", len(plan.segments))
+            _log.exception("a step of %s of one request failed", counted(len(plan.segments), "sequence"))
             return scheduler.fail(plan, FAILED)
-        _log.warning("a step of %d sequences failed; it is run again in parts", len(plan.segments))
+        _log.warning("a step of %s failed; it is run again in parts", counted(len(plan.segments), "sequence"))
         events: Events = {}
         for part in parts:
             events |= run(part, scheduler, stepper, meanwhile, take)
