@@ -238,9 +238,9 @@ def test_a_file_may_begin_with_the_mark_that_editors_on_windows_write(printed: P
 
 
 def test_a_file_that_cannot_be_read_is_told(command: Command, tmp_path: Path) -> None:
-    assert command("config", "--config", str(tmp_path / "no"))[2] == f"error: cannot read {tmp_path / 'no'}: No such file or directory.\n"
-    (tmp_path / "latin").write_bytes(b"host = '\xe4'")
-    assert command("config", "--config", str(tmp_path / "latin"))[2].startswith(f"error: {tmp_path / 'latin'} is not TOML: 'utf-8' codec")
+    assert command("config", "--config", str(tmp_path / "no"))[2] == f"error: --config {tmp_path / 'no'}: No such file or directory.\n"
+    (latin := tmp_path / "latin").write_bytes(b"host = '\xe4'")
+    assert command("config", "--config", str(latin))[2].startswith(f"error: --config {latin} must be UTF-8; the byte")
 
 
 def test_what_an_option_refuses_later_tells_the_variable_or_the_file_that_it_is_from(command: Command, write: Write) -> None:

@@ -119,4 +119,4 @@ def test_a_server_whose_ledger_cannot_be_written_does_not_start(tmp_path: Path) 
         assert one.banner == ""
         code, err = one.end(0)
     assert (code, err.count("\n")) == (1, 1), err
-    assert err.startswith(f"error: ledger {tmp_path / 'usage.db'}: ")
+    assert err.startswith(f"error: --ledger {tmp_path / 'usage.db'}: ")

@@ -39,6 +39,8 @@ def test_dialect_strictness_key_file_and_body_limit_from_options(tmp_path: Path)
         (["--max-body", "0"], "--max-body must be a number above 0"),
         (["--think-tags", "<think>"], "--think-tags must be a start and an end tag with a comma between them"),
         (["--api-key-file", "/dev/null", "--no-api-key"], "/dev/null is not a file"),
+        (["--ledger", "/nowhere/usage"], "--ledger /nowhere/usage: there is no folder /nowhere; make it first."),
+        (["--batch-dir", __file__], f"--batch-dir {__file__} is not a folder."),
     ],
 )
 def test_options_that_cannot_be_met_end_it_with_one_line(words: list[str], said: str) -> None:

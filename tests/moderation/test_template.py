@@ -32,7 +32,7 @@ def test_what_a_file_may_say() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"\xff", "guard.toml is not TOML: "),
+        (b"\xff", "guard.toml must be UTF-8; the byte at offset 0 is not."),
         (b"prompt = ", "guard.toml is not TOML: "),
         (b"a = " + b"[" * 5000, "guard.toml is not TOML: "),
         (b"#" * (MAX_BYTES + 1), f"guard.toml has {MAX_BYTES + 1} bytes; a moderation format has at most {MAX_BYTES}."),

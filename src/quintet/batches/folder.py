@@ -53,9 +53,11 @@ class Folder:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)  # for itself: a parent that mkdir makes beside has not the mode
             self._files.mkdir(mode=0o700, exist_ok=True)
             if path.stat().st_mode & 0o022:
-                raise BatchFolderError(f"The folder of batches {path} may be written by others; chmod 700 it.")
+                raise BatchFolderError(f"{path} may be written by others; chmod 700 it.")
+        except FileExistsError as error:
+            raise BatchFolderError(f"{error.filename} is not a folder.") from None
         except OSError as error:
-            raise BatchFolderError(f"The folder of batches {path}: {error.strerror}.") from None
+            raise BatchFolderError(f"{path}: {error.strerror}.") from None
 
     @property
     def database(self) -> Path:
@@ -88,7 +90,7 @@ class Folder:
                 os.close(fd)
             if isinstance(error, BlockingIOError):
                 return False
-            raise BatchFolderError(f"The folder of batches {self.path} cannot be locked: {error.strerror}.") from None
+            raise BatchFolderError(f"{self.path} cannot be locked: {error.strerror}.") from None
         self._lock = fd
         return True
 
@@ -107,7 +109,7 @@ class Folder:
         try:
             self._opened = self._identity()
         except OSError as error:
-            raise BatchFolderError(f"The folder of batches {self.path}: {error.strerror}.") from None
+            raise BatchFolderError(f"{self.path}: {error.strerror}.") from None
 
     def lost(self) -> bool:
         """What was opened is not at its place any more: nobody would find what is written to it, and no new file can be made beside it."""

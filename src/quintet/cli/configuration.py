@@ -212,9 +212,11 @@ def _parse(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # editors on Windows begin a file with a mark
     except OSError as error:
-        raise OptionError(f"cannot read {file}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise OptionError(f"{file} is not TOML: {error}.") from None
+        raise OptionError(f"--config {file}: {error.strerror}.") from None
+    except UnicodeDecodeError as error:
+        raise OptionError(f"--config {file} must be UTF-8; the byte at offset {error.start} is not.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise OptionError(f"--config {file} is not TOML: {error}.") from None
 
 
 def _plain(message: str) -> str:

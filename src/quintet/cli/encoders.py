@@ -33,7 +33,7 @@ def find_encoder(named: str, model: Path, hidden: int, quantize: Quantize, repor
             _require_words(model, path, file.spec.projector)
     except ModelError as error:
         if named:
-            raise
+            raise ModelError(f"--mmproj: {error}") from None
         report.note(f"{path.name} is not used: {error}")
         return "", 0
     spec = file.spec

@@ -195,8 +195,11 @@ def find_draft(model: StoredModel, reference: str, report: Report, kv_type: KvTy
     """
     if reference == TOY:
         raise OptionError("--draft: the toy model drafts for nobody.")
-    draft = store.resolve(reference, report, offline=offline)
-    file = open_model(draft.path)
+    try:
+        draft = store.resolve(reference, report, offline=offline)
+        file = open_model(draft.path)
+    except ModelError as error:
+        raise ModelError(f"--draft: {error}") from None
     require_same_tokens(model, draft)
     return DraftPlan(draft, total(least(file.tensors)), kv_per_token(file.spec, kv_type))
 

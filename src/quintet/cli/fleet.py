@@ -256,10 +256,14 @@ def _require_tokens(roles: Mapping[str, Format], plans: Mapping[str, Plan]) -> N
 def _format_file(path: Path) -> Format:
     try:
         with expanded(path).open("rb") as file:
-            return template.read(file.read(template.MAX_BYTES + 1), path.name)
+            data = file.read(template.MAX_BYTES + 1)
     except OSError as error:
         known = ", ".join(FORMATS)
         raise OptionError(f"--moderation: {path} is no format ({known}) and no file to be read: {error.strerror}.") from None
+    try:
+        return template.read(data, path.name)
+    except ModelError as error:
+        raise OptionError(f"--moderation: {error}") from None
 
 
 def _alias(text: str) -> tuple[str, str]:

@@ -151,7 +151,7 @@ def _settings(config: ServerConfig, listen: net.ListenOptions, given: Inherited,
     """With what the open sockets and their options have to say.
 
     Raises:
-        BatchFolderError: see ``_batches``.
+        OptionError: see ``_batches``.
     """
     return replace(
         config,
@@ -169,21 +169,24 @@ def _batches(config: BatchConfig | None, *, waits: bool) -> BatchConfig | None:
         waits: for another process, which hands over to this one.
 
     Raises:
-        BatchFolderError: not in the folder that was asked for.
+        OptionError: not in the folder that was asked for.
     """
     if config is None:
         return None
     if config.chosen:
-        folder = Folder(config.folder)
-        if not folder.take() and not waits:
-            raise in_use(config.folder)
-        folder.leave()
+        with telling({"--batch-dir": config.folder}):
+            folder = Folder(config.folder)
+            if not folder.take() and not waits:
+                raise in_use(config.folder)
+            folder.leave()
     return replace(config, waits=waits)
 
 
 def _secret_of(folder: Path) -> bytes:
     try:
         return lasting_secret(folder)
+    except FileExistsError:
+        raise OptionError(f"--prefix-cache-dir {folder} is not a folder.") from None
     except (OSError, ValueError) as error:
         reason = f"{error.filename or folder}: {error.strerror}" if isinstance(error, OSError) and error.strerror else error
         raise OptionError(f"--prefix-cache-dir cannot be used: {reason}.") from None

@@ -15,6 +15,7 @@ from quintet.keys.key import Key
 _LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """The process or the machine lacks descriptors or memory."""
 
+_WAY_OUT = "write keys into it, one a line, and chmod 600 it"
 _HASHED = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
@@ -38,7 +39,7 @@ class KeyFile:
         Raises:
             KeyFileError: it cannot be looked at.
         """
-        info = look(self.path)
+        info = look(self.path, _WAY_OUT)
         return info.st_mtime_ns, info.st_size, info.st_ino, info.st_mode
 
     def read(self) -> list[Key]:
@@ -47,7 +48,7 @@ class KeyFile:
         Raises:
             KeyFileError: not a readable file, readable or writable by everybody, no key in it, or a line that is no key.
         """
-        check_private(self.path)
+        check_private(self.path, _WAY_OUT)
         try:
             text = self.path.read_text(encoding="ascii")
         except UnicodeDecodeError:
@@ -57,7 +58,7 @@ class KeyFile:
         lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
         keys = [Key(self._digest(number, line)) for number, line in lines if line and not line.startswith("#")]
         if not keys:
-            raise KeyFileError(f"{self.path} holds no API key")
+            raise KeyFileError(f"{self.path} holds no API key; {_WAY_OUT}")
         return keys
 
     def _digest(self, number: int, line: str) -> bytes:
@@ -68,13 +69,18 @@ class KeyFile:
         return hashlib.sha256(line.encode()).digest()
 
 
-def look(path: Path) -> os.stat_result:
+def look(path: Path, way_out: str) -> os.stat_result:
     """
+    Args:
+        way_out: what makes such a file, where there is none.
+
     Raises:
         KeyFileError: there is nothing, or nothing that may be looked at.
     """
     try:
         return path.stat()
+    except FileNotFoundError as error:
+        raise KeyFileError(f"{path}: {error.strerror}; {way_out}") from None
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -84,13 +90,18 @@ def unreadable(path: Path, error: OSError) -> KeyFileError:
     return (BusyError if error.errno in _LACKS else KeyFileError)(f"{path}: {error.strerror}")
 
 
-def check_private(path: Path) -> None:
+def check_private(path: Path, way_out: str) -> None:
     """
+    Args:
+        way_out: see ``look``.
+
     Raises:
-        KeyFileError: not a file, or one that everybody can read or others can write.
+        KeyFileError: not a file, or one that everybody can read, others can write or we cannot read.
     """
-    info = look(path)
+    info = look(path, way_out)
     if not stat.S_ISREG(info.st_mode):
         raise KeyFileError(f"{path} is not a file")
     if os.name == "posix" and info.st_mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
         raise KeyFileError(f"{path} may be read by everybody or written by others; chmod 600 it")
+    if not os.access(path, os.R_OK):
+        raise KeyFileError(f"{path}: {os.strerror(errno.EACCES)}; chown it to the user who runs this")

@@ -27,6 +27,7 @@ from quintet.quota import MOST, Limits
 PREFIX = "quintet_"
 """Of every generated key, so that people and secret scanners know one when they see it."""
 
+_WAY_OUT = "make one with quintet keys add"
 _SECRET_BYTES = 32
 _FORMAT = 0x51544B31  # "QTK1"
 _BUSY_S = 5.0  # a command waits so long for another one; a server does not wait
@@ -85,7 +86,7 @@ class KeyStore:
         Raises:
             KeyFileError: see ``read``.
         """
-        check_private(self.path)
+        check_private(self.path, _WAY_OUT)
         with _sqlite_errors(self.path):
             _connect(self.path, "rw", _BUSY_S).close()  # a first look is enough for SQLite to do both
 
@@ -95,7 +96,7 @@ class KeyStore:
         Raises:
             KeyFileError: it cannot be read.
         """
-        info = look(self.path)
+        info = look(self.path, _WAY_OUT)
         with _sqlite_errors(self.path), self.path.open("rb", buffering=0) as file:
             changes = int.from_bytes(file.read(_CHANGES.stop)[_CHANGES])
         # The time, since another store that is copied over this one may have seen as many changes; the count, since times are coarse.
@@ -110,7 +111,7 @@ class KeyStore:
             BusyError: it is being changed.
             KeyFileError: missing, readable by everybody, writable by others, no key store, or with a key in it that is none.
         """
-        check_private(self.path)
+        check_private(self.path, _WAY_OUT)
         with _sqlite_errors(self.path), contextlib.closing(_connect(self.path, "ro", 0.0)) as reader:
             rows = [dict(row) for row in reader.execute("SELECT * FROM keys ORDER BY created, rowid")]
         return [self._key_of(row) for row in rows]
@@ -147,7 +148,7 @@ class KeyStore:
             UnknownKeyError: there is none, or it is revoked.
             KeyFileError: the file is not usable.
         """
-        check_private(self.path)  # none is made
+        check_private(self.path, _WAY_OUT)  # none is made
         with self._writing() as writer:  # what is read here is what another command has left
             row = writer.execute(_FIND, {"which": which}).fetchone()
             if row is None:
@@ -161,7 +162,7 @@ class KeyStore:
             try:
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             except FileExistsError:
-                check_private(self.path)
+                check_private(self.path, _WAY_OUT)
             with contextlib.closing(_connect(self.path, "rw", _BUSY_S)) as writer:
                 writer.execute("BEGIN IMMEDIATE")
                 if _pragma(writer, "schema_version") == 0:
@@ -177,7 +178,7 @@ def _connect(path: Path, mode: str, timeout: float) -> sqlite3.Connection:
     empty = _pragma(connection, "schema_version") == 0  # asked first: what is made meanwhile has both
     if (empty and mode == "ro") or (not empty and _pragma(connection, "application_id") != _FORMAT):
         connection.close()
-        raise KeyFileError(f"{path} is not a key store; make one with quintet keys add")
+        raise KeyFileError(f"{path} is not a key store; {_WAY_OUT}")
     return connection
 
 
@@ -196,7 +197,8 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         why = _CHANGING.get(error.sqlite_errorcode & 0xFF)
         raise (BusyError if why else KeyFileError)(f"{path}: {why or error}") from None
     except sqlite3.Error as error:
-        raise KeyFileError(f"{path}: {error}") from None
+        foreign = error.sqlite_errorcode == sqlite3.SQLITE_NOTADB
+        raise KeyFileError(f"{path} is not a key store; {_WAY_OUT}" if foreign else f"{path}: {error}") from None
     except OSError as error:
         raise unreadable(path, error) from None
 

@@ -137,7 +137,7 @@ def listen_unix(path: Path, mode: int) -> socket.socket:
             _listen(sock)
     except OSError as error:
         sock.close()
-        raise ListenError(f"cannot listen on {path}: {error.strerror or error}.") from error
+        raise ListenError(f"cannot listen on {path}: {error.strerror or error}; choose another path with --uds.") from error
     except ListenError:
         sock.close()
         raise

@@ -67,7 +67,8 @@ class Tls:
         if isinstance(error, ssl.SSLError):
             if error.reason == "KEY_VALUES_MISMATCH":
                 return f"--tls-key {self._key} is not the key of the certificate in --tls-cert {self._cert}."
-            return f"--tls-cert {self._cert} and --tls-key {self._key} must be a certificate and its key in PEM: {error.reason or error}."
+            reason = f": {error.reason}" if error.reason else ""
+            return f"--tls-cert {self._cert} and --tls-key {self._key} must be a certificate and its key in PEM{reason}."
         if isinstance(error, OSError):
             unread = next((path for path in (self._cert, self._key) if not _readable(path)), self._cert)
             return f"{unread}: {error.strerror or error}."

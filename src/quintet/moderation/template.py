@@ -34,7 +34,9 @@ def read(data: bytes, name: str) -> Format:
         raise ModelError(f"{name} has {len(data)} bytes; a moderation format has at most {MAX_BYTES}.")
     try:
         given = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{name} must be UTF-8; the byte at offset {error.start} is not.") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ModelError(f"{name} is not TOML: {shorten(str(error), 200)}.") from None
     for key in given:
         if key not in _RULES:
