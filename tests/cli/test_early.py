@@ -16,6 +16,8 @@ class Finder:
     def find_spec(name, *_):
         if name == {moment!r}:
             {how}
+        if {moment!r} == "the end" and name == "quintet.cli.models":
+            atexit.register(interrupt)
 
 class Unheard:
     def __del__(self):  # where nothing can be raised
@@ -25,12 +27,16 @@ class Named:
     def __set_name__(self, *_):  # where whatever is raised becomes another error
         interrupt()
 
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid()):  # of a module that Python takes down
+        kill(pid, {number:d})
+
 def interrupt():
     os.kill(os.getpid(), {number:d})
 
 sys.meta_path.insert(0, Finder)
-if {moment!r} == "the end":
-    atexit.register(interrupt)
+if {moment!r} == "the last moment":
+    late = Late()
 sys.argv = ["quintet", *{words!r}]
 quintet.cli.main()
 """
@@ -66,6 +72,11 @@ def interrupted(
 def test_ctrl_c_is_exit_code_130_and_no_traceback_whenever_it_comes(moment: str, words: list[str], how: str) -> None:
     done = interrupted(moment, *words, how=how)
     assert (done.returncode, done.stderr.strip()) == (130, "")
+
+
+def test_ctrl_c_in_pythons_last_moment_leaves_the_exit_code_as_it_is() -> None:
+    for words, code in ((["list"], 0), (["show", "none.gguf"], 1)):
+        assert interrupted("the last moment", *words).returncode == code
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -6,6 +6,7 @@ Ctrl-C would be a traceback while modules are imported, and while Python ends.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -19,10 +20,12 @@ INTERRUPTED = 130
 def quiet() -> None:
     """Ctrl-C ends the process at once: nothing is begun that would have to be cleaned up, or all of it is done.
 
-    Whoever started the process may have it not heard at all.
+    Whoever started the process may have it not heard at all. Python gives handlers back before it is gone, but no signal that is ignored:
+    so Ctrl-C in its last moment leaves the exit code as it is.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 class Interrupted(KeyboardInterrupt):
