@@ -79,7 +79,7 @@ def test_a_server_that_will_not_tell_is_an_error_in_one_line(server: Served, pat
 def test_nobody_there_is_an_error_when_it_is_to_look_once() -> None:
     run = top("http://127.0.0.1:9", "--once")
     assert (run.returncode, run.stdout) == (1, "")
-    assert "the connection failed" in run.stderr
+    assert "the connection failed: Connection refused" in run.stderr
 
 
 class Page(BaseHTTPRequestHandler):

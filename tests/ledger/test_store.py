@@ -246,6 +246,8 @@ def test_what_is_no_ledger_is_told_in_one_line(tmp_path: Path) -> None:
     ):
         with pytest.raises(LedgerError, match=said):
             Store(file)
+    with pytest.raises(LedgerError, match="is not a file"):
+        usage(tmp_path, Query(()))
     with pytest.raises(LedgerError, match="there is no such file"):
         usage(tmp_path / "none", Query(()))
 

@@ -79,7 +79,8 @@ class Server:
         except ssl.SSLCertVerificationError as error:
             return Reply(0, {}, b"", untrusted(error))
         except (OSError, http.client.HTTPException, ValueError) as error:
-            return Reply(0, {}, b"", f"the connection failed: {shorten(str(error) or type(error).__name__)}")
+            said = error.strerror if isinstance(error, OSError) else None
+            return Reply(0, {}, b"", f"the connection failed: {said or shorten(str(error) or type(error).__name__)}")
         finally:
             connection.close()
 

@@ -122,7 +122,7 @@ def read(file: Path) -> sqlite3.Connection:
     """
     try:
         if not file.is_file():
-            raise LedgerError(f"--ledger {file}: there is no such file.")
+            raise LedgerError(f"--ledger {file} is not a file." if file.exists() else f"--ledger {file}: there is no such file.")
         connection = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
         connection.execute("PRAGMA query_only = 1")  # not opened read-only: after a crash it is a reader that must look through the log
         if version(file, connection) == 0:

@@ -52,8 +52,17 @@ def _local(text: str) -> StoredModel:
     with file_errors(path):
         known = bool(text) and (is_reference(text) or path.exists())
     if not known:
-        hint = f" Did you mean {HUB}{text}?" if text.count("/") == 1 and text[0] not in "./~" else ""
-        raise ModelError(f"unknown model {shorten(text)}: give {_FORMS}.{hint}")
+        meant = _meant(text)
+        raise ModelError(f"unknown model {shorten(text)}: give {_FORMS}.{f' Did you mean {meant}?' if meant else ''}")
     if path.name == "config.json" or path.suffix == ".safetensors":
         raise ModelError(f"{path} is one file of a model: give the folder that it is in.")
     return local_model(str(path), path)
+
+
+def _meant(text: str) -> str:
+    """A reference that is written much like it; empty = there is none."""
+    import difflib
+
+    if text.count("/") == 1 and text[0] not in "./~":
+        return f"{HUB}{text}"
+    return bundled.NAME if difflib.get_close_matches(text.lower(), [bundled.NAME]) else ""
