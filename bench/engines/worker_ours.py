@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from tests.support.loading import native_loader
 
 from bench.common.plan import Plan, Stage, emit, measure
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import I32, Batch, Runner
-from quintet.backends.native.worker.load import native_loader
 from quintet.config import KvType
 from quintet.request import Sampling
 

@@ -17,10 +17,11 @@ import time
 import urllib.request
 from pathlib import Path
 
+from tests.support.loading import native_loader
+
 from bench.common.command import model_path
 from bench.common.probe import url_of
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.worker.load import native_loader
 
 MIB = 1 << 20
 LIMIT = 300

@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
+from tests.support.loading import native_loader
 
 from bench.common.command import model_path
 from bench.common.probe import serving
@@ -26,7 +27,6 @@ from bench.parts.profile import fill, tables_of
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Batch
-from quintet.backends.native.worker.load import native_loader
 from quintet.request import Sampling
 
 PROMPT = 64

@@ -46,11 +46,11 @@ CASES = {"code": Case(0.0, 1), "sampled": Case(0.8, 1), "four": Case(0.0, 4), "n
 
 def child(args: argparse.Namespace) -> None:
     """Complete a prompt for every line that comes, and print what that took."""
+    from tests.support.loading import native_loader
     from tests.support.preparing import prepare
 
     from quintet.backends.base import State
     from quintet.backends.native.front.engine import Engine
-    from quintet.backends.native.worker.load import native_loader
     from quintet.config import EngineConfig
     from quintet.inputs.sequence import SequenceSpec
     from quintet.request import Sampling

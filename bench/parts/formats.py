@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 from tests.reference.tiny_model import TinySpec, write_tiny
+from tests.support.loading import native_loader
 
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.runner import NativeRunner
 from quintet.backends.native.core.types import Batch
-from quintet.backends.native.worker.load import native_loader
 
 TYPES = ("Q8_0", "Q4_1", "Q5_0", "Q5_K", "Q6_K", "Q3_K", "Q2_K", "IQ2_XS", "IQ4_NL", "MXFP4")
 """The first is what the others are compared with; after it one or two of each format."""

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from tests.support.loading import native_loader
 from tests.support.preparing import prepare
 
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import load_tokenizer, native_loader
+from quintet.backends.native.worker.load import load_tokenizer
 from quintet.config import EngineConfig
 from quintet.guides.matcher import Compiler
 from quintet.guides.translate import translate

@@ -21,9 +21,9 @@ from gguf import GGMLQuantizationType as Type
 from tests.reference.as_mmproj import write_mmproj
 from tests.reference.transformers_vision import IMAGE, SeeingModel
 from tests.support.bundled import bundled_path
+from tests.support.loading import native_loader
 
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
 from quintet.inputs.images.value import PreparedImage
 from quintet.inputs.sequence import Prepared, PreparedSequence

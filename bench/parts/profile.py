@@ -21,13 +21,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from tests.support.loading import native_loader
 
 from bench.common.command import model_path
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import I32, Batch, Runner, Sampler, Samplers
-from quintet.backends.native.worker.load import native_loader
 from quintet.request import Sampling
 
 WARM = 3

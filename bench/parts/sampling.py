@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from tests.support.loading import native_loader
 
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import F32, I32, Batch, Runner, Sampler, Samplers
-from quintet.backends.native.worker.load import native_loader
 from quintet.request import Dry, Sampling
 
 ROWS = (1, 8, 32)

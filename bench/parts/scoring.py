@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from tests.support.loading import native_loader
 
 from bench.common.command import model_path
 from bench.common.prompt import prompt
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import I32, U8, Batch, Runner, Samplers, Scorer
-from quintet.backends.native.worker.load import native_loader
 
 BLOCK, TOP = 32, 20
 

@@ -31,10 +31,10 @@ def child(args: argparse.Namespace) -> None:
         sys.modules["quintet._core"] = module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     import numpy as np
+    from tests.support.loading import native_loader
 
     from quintet.backends.native.core.loader import PAGE
     from quintet.backends.native.core.types import Batch
-    from quintet.backends.native.worker.load import native_loader
 
     n, context, new = args.sequences, args.context, CHUNK if args.prefill else 1
     runner = native_loader(Path(args.model), threads=args.threads, context=context + PAGE, kv_type=args.kv_type)(lambda _share: None).runner

@@ -128,9 +128,10 @@ def figures(result: divergence.Divergence) -> dict[str, float]:
 
 def quintet_engine(model: Path, threads: int, kv_type: KvType = "f16") -> Engine:
     """Our native engine: each call is one prefill of the whole window."""
+    from tests.support.loading import native_loader
+
     from quintet.backends.native.core.loader import PAGE
     from quintet.backends.native.core.types import Batch
-    from quintet.backends.native.worker.load import native_loader
 
     runner = native_loader(model, threads=threads, context=WINDOW, kv_type=kv_type)(lambda _: None).runner
     pages = -(-WINDOW // PAGE)

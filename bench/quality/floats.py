@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
 from tests.reference import divergence
+from tests.support.loading import native_loader
 
 from bench.common.command import model_path
 from bench.quality import accuracy
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.core.types import Batch, Runner
-from quintet.backends.native.worker.load import native_loader
 from quintet.config import Quantize
 
 F32 = npt.NDArray[np.float32]

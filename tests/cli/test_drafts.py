@@ -13,13 +13,13 @@ from gguf import GGMLQuantizationType as Type
 from tests.backends.contract.conftest import ready
 from tests.cli.test_cli import quintet
 from tests.reference.tiny_model import TinySpec, write_tiny
+from tests.support.loading import native_loader
 from tests.support.preparing import prepare
 from tests.support.report import Notes
 
 from quintet import cli
 from quintet.backends.native.core.loader import PAGE
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import native_loader
 from quintet.backends.native.worker.weights import load_draft, load_weights
 from quintet.cli import describe, drafts, engines, fleet
 from quintet.cli.console import OptionError

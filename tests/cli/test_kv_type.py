@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 from tests.reference.tiny_model import TinySpec, write_tiny
+from tests.support.loading import native_loader
 from tests.support.report import Notes
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.worker.load import native_loader
 from quintet.cli import describe, engines
 from quintet.cli.app import app
 from quintet.cli.console import OptionError

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType as Type
 from tests.reference.tiny_model import TinySpec, write_tiny
+from tests.support.loading import native_loader
 from tests.support.report import Notes
 
 from quintet.backends.native.wire import codec
 from quintet.backends.native.wire.messages import Load
-from quintet.backends.native.worker.load import native_loader
 from quintet.cli import console, engines, fleet
 from quintet.cli.app import app
 from quintet.config import EngineConfig, Quantize

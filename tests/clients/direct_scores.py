@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from tests.e2e.paged import logits_of, pages_for, run_alone, whole
 from tests.support.bundled import Silent
+from tests.support.loading import native_loader
 
 from quintet.backends.native.core.cpu import Cpu
 from quintet.backends.native.core.samplers import NativeSamplers
 from quintet.backends.native.core.types import Runner
-from quintet.backends.native.worker.load import load_tokenizer, native_loader
+from quintet.backends.native.worker.load import load_tokenizer
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models import store
 

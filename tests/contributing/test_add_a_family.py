@@ -10,8 +10,8 @@ from tests.e2e.paged import PAGES, logits_of, run_alone, whole
 from tests.reference import forward
 from tests.reference.divergence import diverge
 from tests.reference.tiny_model import TinySpec, random_ids, write_tiny
+from tests.support.loading import native_loader
 
-from quintet.backends.native.worker.load import native_loader
 from quintet.errors import ModelError
 from quintet.models.families import FAMILIES, Family
 from quintet.models.gguf import open_model

@@ -42,7 +42,7 @@ def load_runner() -> LoadRunner:
 
     ``None`` = the best instruction set.
     """
-    from quintet.backends.native.worker.load import native_loader
+    from tests.support.loading import native_loader
 
     @lru_cache(maxsize=32)  # not all that there are: each has threads and pages of its own, hundreds of them took 5 GB
     def load(path: Path, threads: int, isa: str, quantize: Quantize, kv_type: KvType) -> Runner:

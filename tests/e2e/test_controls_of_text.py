@@ -12,12 +12,13 @@ from pathlib import Path
 
 import jsonschema_rs
 import pytest
+from tests.support.loading import native_loader
 from tests.support.preparing import prepare, service
 from tests.support.requests import MINIMAL
 
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import load_tokenizer, native_loader
+from quintet.backends.native.worker.load import load_tokenizer
 from quintet.config import EngineConfig
 from quintet.errors import Unsupported
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish

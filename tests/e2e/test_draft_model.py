@@ -14,12 +14,12 @@ from tests.backends.contract.conftest import ready
 from tests.reference.tiny_model import TinySpec
 from tests.server.asgi import SOURCE, acall
 from tests.server.one import create_app
+from tests.support.loading import native_loader
 
 from quintet.backends.base import Counts
 from quintet.backends.native.draft import columns
 from quintet.backends.native.draft.policy import Policy
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig, ServerConfig
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}, "tag": {"enum": ["ab", "cd"]}}, "required": ["id", "tag"]}

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 from tests.support.bundled import bundled_path
+from tests.support.loading import native_loader
 from tests.support.preparing import prepare
 
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
 from quintet.inputs.sequence import SequenceSpec
 from quintet.request import Guide, GuideKind, Sampling

@@ -14,11 +14,11 @@ from tests.server.asgi import SOURCE, Answer, acall
 from tests.server.goldens import TOY, choices, chunks, recorded, sent, slices_right
 from tests.server.one import create_app
 from tests.server.toy import MODEL
+from tests.support.loading import native_loader
 from tests.support.preparing import preparer_of
 
 from quintet.backends.base import Backend
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.server.asgi import ASGIApp

@@ -12,9 +12,9 @@ import jsonschema_rs
 import pytest
 from tests.e2e.test_sampling_http import PAGES, Target, served
 from tests.support.bundled import bundled_path
+from tests.support.loading import native_loader
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.worker.load import native_loader
 
 SCHEMA = {
     "type": "object",

@@ -23,6 +23,7 @@ from tests.reference.as_gguf import write_gguf
 from tests.reference.as_mmproj import write_mmproj
 from tests.reference.folders import Source, write_tokenizer
 from tests.reference.transformers_vision import GREEDY, IMAGE, Pixels, SeeingModel, models, seen
+from tests.support.loading import native_loader
 
 from quintet.backends.native.core.cpu import isas
 from quintet.backends.native.core.loader import Loader
@@ -31,7 +32,7 @@ from quintet.backends.native.draft.drafter import Drafter
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.wire.sources import ModelSource
-from quintet.backends.native.worker.load import load_tokenizer, native_loader
+from quintet.backends.native.worker.load import load_tokenizer
 from quintet.config import EngineConfig, KvType, Quantize
 from quintet.events import Finish, TokenEvent
 from quintet.inputs.images.value import PreparedImage

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
 from tests.reference.tiny_model import TinySpec
+from tests.support.loading import native_loader
 
 from quintet.backends.native.core.types import Batch, Runner
-from quintet.backends.native.worker.load import native_loader
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

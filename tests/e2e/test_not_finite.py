@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from tests.e2e.paged import F32, Ids, logits_of, pages_for, run_alone, whole
 from tests.reference.tiny_model import FAMILIES, TinySpec, random_ids
+from tests.support.loading import native_loader
 
 from quintet.backends.native.core.cpu import isas
-from quintet.backends.native.worker.load import native_loader
 from quintet.config import KvType
 
 SPECS = [spec for spec in FAMILIES if spec.name in ("llama-tied", "qwen2-tied", "gemma2", "gpt-oss", "mixtral", "starcoder2")]

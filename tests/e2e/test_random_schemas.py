@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.reference.json_schemas import SCHEMAS, Schema
 from tests.support.bundled import bundled_path
+from tests.support.loading import native_loader
 from tests.support.preparing import prepare
 
 from quintet.backends.base import State
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
 from quintet.errors import BadRequest, Overloaded
 from quintet.events import Finish

@@ -11,11 +11,11 @@ from hashlib import blake2b
 
 import pytest
 from tests.support.bundled import bundled_path
+from tests.support.loading import native_loader
 from tests.support.preparing import prepare
 
 from quintet.backends.base import Health, State
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import native_loader
 from quintet.config import EngineConfig
 from quintet.errors import PromptTooLong
 from quintet.events import TokenEvent

@@ -18,9 +18,9 @@ import pytest
 from tests.backends.native.core.test_sample import chi_square_excess
 from tests.e2e.test_sampling_http import PAGES, Target, served
 from tests.support.bundled import bundled_path
+from tests.support.loading import native_loader
 
 from quintet.backends.native.core.loader import PAGE
-from quintet.backends.native.worker.load import native_loader
 
 F64 = npt.NDArray[np.float64]
 Outcomes = dict[tuple[int, ...], float]

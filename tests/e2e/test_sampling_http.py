@@ -17,11 +17,11 @@ from tests.reference import sampling_twin as twin
 from tests.server.live import serving
 from tests.server.one import create_app
 from tests.support.bundled import bundled_path
+from tests.support.loading import native_loader
 
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
 from quintet.backends.native.core.types import F32, Batch
 from quintet.backends.native.front.engine import Engine
-from quintet.backends.native.worker.load import native_loader
 from quintet.backends.toy import EOS, toy_loader
 from quintet.config import EngineConfig, ServerConfig
 from quintet.inputs.tokenizer import Tokenizer

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.e2e.paged import logits_of, run_alone, whole
 from tests.reference.tiny_model import FAMILIES, TinySpec, random_ids, write_tiny
+from tests.support.loading import native_loader
 
-from quintet.backends.native.worker.load import native_loader
 from quintet.errors import ModelError
 from quintet.models.families import FAMILIES as READABLE
 from quintet.models.gguf import open_model

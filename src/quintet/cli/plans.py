@@ -100,19 +100,7 @@ class Plan:
         if self.vllm is not None:
             raise ModelError(f"{self.name}: vLLM runs in a process of its own, and this command has none: use quintet serve.")
         if source.path:
-            return native_loader(
-                Path(source.path),
-                threads=source.threads,
-                context=source.context,
-                name=source.name,
-                isa=source.isa,
-                packs=source.packs,
-                quantize=source.quantize,
-                vision=Path(source.vision) if source.vision else None,
-                draft=Path(source.draft) if source.draft else None,
-                kv_type=source.kv_type,
-                wanted=source.wanted,
-            )
+            return native_loader(source)
         from quintet.backends import toy  # computes with numpy, which a server's front does not carry otherwise
 
         return toy.toy_loader()

@@ -11,13 +11,14 @@ import pytest
 from tests.contributing.bigram import BigramEngine
 from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.bundled import bundled_path
+from tests.support.loading import native_loader
 from tests.support.poor import PoorEngine
 
 from quintet.backends.base import Backend, State
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
 from quintet.backends.native.wire.sources import ModelSource
-from quintet.backends.native.worker.load import load_tokenizer, native_loader
+from quintet.backends.native.worker.load import load_tokenizer
 from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
 from quintet.deploy.pool import Pool

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.wire.sources import ModelSource
-from quintet.config import CacheFolder, KvType, Quantize
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.gguf import read_metadata
 from quintet.models.tokenizer import build_tokenizer
@@ -30,44 +29,12 @@ def load_tokenizer(path: Path, think: tuple[str, str] | None = None, *, any_mode
     return build_tokenizer(read_metadata(path), think)
 
 
-def native_loader(
-    path: Path,
-    *,
-    threads: int,
-    context: int | None = None,
-    name: str = "",
-    isa: str = "",
-    packs: CacheFolder | None = None,
-    quantize: Quantize = "q8",
-    vision: Path | None = None,
-    draft: Path | None = None,
-    kv_type: KvType = "f16",
-    wanted: int | None = None,
-) -> Loader[Tokenizer]:
-    """How to load ``path`` for ``threads`` threads; the arguments are those of ``load_weights``.
-
-    Args:
-        name: public model name; empty = the file's stem, or the folder's name.
-        vision: see ``seeing.load_vision``; ``None`` = it sees nothing.
-        draft: of the draft model; ``None`` = there is none.
-    """
+def native_loader(source: ModelSource) -> Loader[Tokenizer]:
+    """How to load a model in this process, with its tokenizer."""
 
     def load(progress: Callable[[float], None]) -> Loaded[Tokenizer]:
         from quintet.backends.native.worker.models import load_models  # only where the weights are: a front needs the tokenizer alone
 
-        source = ModelSource(
-            path=str(path),
-            threads=threads,
-            context=context,
-            name=name or (path.name if path.is_dir() else path.stem),
-            isa=isa,
-            packs=packs,
-            quantize=quantize,
-            vision=str(vision) if vision else "",
-            draft=str(draft) if draft else "",
-            kv_type=kv_type,
-            wanted=wanted,
-        )
-        return load_models(source, lambda: load_tokenizer(path), progress)
+        return load_models(source, lambda: load_tokenizer(Path(source.path)), progress)
 
     return load
