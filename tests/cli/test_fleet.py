@@ -149,5 +149,7 @@ def test_a_role_that_cannot_be_is_told_in_one_line(given: tuple[str, ...], messa
 def test_a_file_that_holds_no_format_is_told_by_its_name(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("safe = 1", encoding="utf-8")
-    with pytest.raises(ModelError, match=r"^mine\.toml: prompt is missing; it must be a text with \{prompt\} in it once"):
+    with pytest.raises(
+        console.OptionError, match=r"^--moderation: mine\.toml: prompt is missing; it must be a text with \{prompt\} in it once"
+    ):
         planned("toy", moderation=(f"toy={file}",))
