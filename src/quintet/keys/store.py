@@ -197,7 +197,7 @@ def _sqlite_errors(path: Path) -> Iterator[None]:
         why = _CHANGING.get(error.sqlite_errorcode & 0xFF)
         raise (BusyError if why else KeyFileError)(f"{path}: {why or error}") from None
     except sqlite3.Error as error:
-        foreign = error.sqlite_errorcode == sqlite3.SQLITE_NOTADB
+        foreign = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB
         raise KeyFileError(f"{path} is not a key store; {_WAY_OUT}" if foreign else f"{path}: {error}") from None
     except OSError as error:
         raise unreadable(path, error) from None
