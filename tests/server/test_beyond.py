@@ -258,6 +258,16 @@ def test_what_ended_a_choice_is_told(dialect: str) -> None:
     assert [one["stop_reason"] for chunk in chunks(streamed.body) for one in chunk["choices"] if "stop_reason" in one] == [token]
 
 
+@pytest.mark.parametrize("dialect", ["fireworks", "together", "cerebras"])
+def test_what_ended_a_choice_is_told_in_a_body_too_where_only_streams_have_what_is_asked_for(dialect: str) -> None:
+    """These take a stream's options without one."""
+    text = only(posted(dialect, {})[0])["text"]
+    asked = {"stop": [text[3]], "stream_options": {"continuous_usage_stats": True}}
+    body, stream = posted(dialect, asked, {**asked, "stream": True})
+    told = [one["stop_reason"] for chunk in chunks(stream.body) for one in chunk["choices"] if "stop_reason" in one]
+    assert [only(body)["stop_reason"]] == told == [text[3]]
+
+
 @pytest.mark.parametrize("dialect", PROVIDERS)
 def test_every_chunk_has_the_usage_so_far(dialect: str) -> None:
     asked = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}

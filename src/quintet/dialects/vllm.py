@@ -147,7 +147,7 @@ def _shown(given: Mapping[str, object], usage: bool, request: CompletionRequest)
         if scores is not None and there:
             raise BadRequest(PROMPT_LOGPROBS.name, f"cannot be combined with {name}")
     shown = Shown(RETURN_TOKEN_IDS.of(given), AS_IDS.of(given), scores, usage and request.stream and request.include_usage)
-    # Which token, or string, ended a choice is told to those who ask for what their provider does not have.
-    named = bool(request.sampling.stop_token_ids or LOGPROB_IDS.of(given))
+    # Which token, or string, ended a choice is told to those who ask for what their provider does not have, be it of streams only.
+    named = bool(request.sampling.stop_token_ids or LOGPROB_IDS.of(given) or usage)
     told = shown != Shown() or named or INCLUDE_STOP.of(given) is not None
     return shown if told else None
