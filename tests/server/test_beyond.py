@@ -268,6 +268,14 @@ def test_what_ended_a_choice_is_told_in_a_body_too_where_only_streams_have_what_
     assert [only(body)["stop_reason"]] == told == [text[3]]
 
 
+@pytest.mark.parametrize("include", [True, False])
+@pytest.mark.parametrize("dialect", ["openai", "novita"])
+def test_what_ended_a_choice_is_told_whether_or_not_the_usage_so_far_has_all_that_it_needs(dialect: str, include: bool) -> None:
+    options = {"include_usage": include, "continuous_usage_stats": True}
+    (stream,) = posted(dialect, {"stream": True, "stream_options": options})
+    assert [one["stop_reason"] for chunk in chunks(stream.body) for one in chunk["choices"] if "stop_reason" in one] == [None]
+
+
 @pytest.mark.parametrize("dialect", PROVIDERS)
 def test_every_chunk_has_the_usage_so_far(dialect: str) -> None:
     asked = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
