@@ -10,7 +10,7 @@ from tests.listen.test_protocol import stopped_clock
 from tests.server.test_connections import Wire
 
 from quintet.listen import linger
-from quintet.listen.linger import LINGER_S, Connection
+from quintet.listen.linger import CLOSE_S, LINGER_S, YIELD_S, Connection
 
 
 class Told(Wire):
@@ -18,12 +18,16 @@ class Told(Wire):
 
     Args:
         half: it can end what is said alone, as TLS cannot.
+        unsent: bytes that its client does not take.
     """
 
-    def __init__(self, half: bool = True) -> None:
+    def __init__(self, half: bool = True, unsent: int = 0) -> None:
         super().__init__()
         self.told: list[str] = []
-        self._half = half
+        self._half, self._unsent = half, unsent
+
+    def get_write_buffer_size(self) -> int:
+        return self._unsent
 
     def can_write_eof(self) -> bool:
         return self._half
@@ -121,3 +125,39 @@ def test_a_client_that_neither_ends_nor_leaves_is_cut_off_in_time(lost: bool, to
         return wire.told
 
     assert asyncio.run(go()) == told
+
+
+@pytest.mark.parametrize(
+    ("close", "unsent", "seconds"),
+    [(Connection.close, 1, CLOSE_S), (Connection.close, 0, CLOSE_S), (Connection.give_way, 1, CLOSE_S), (Connection.give_way, 0, YIELD_S)],
+    ids=["the end is unread", "TLS has no word of the end", "wanted, unread", "wanted, no word"],
+)
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_client_that_takes_no_end_is_cut_off_in_time(
+    close: Callable[[Connection], None], unsent: int, seconds: float, lost: bool
+) -> None:
+    async def go() -> list[str]:
+        wire, passes = Told(unsent=unsent), stopped_clock()
+        made = Connection(wire, asyncio.get_running_loop())
+        close(made)
+        await passes(0.9 * seconds)
+        assert wire.told == ["close"]
+        if lost:
+            made.end()
+        await passes(0.2 * seconds)
+        return wire.told
+
+    assert asyncio.run(go()) == ["close"] + ["abort"] * (not lost)
+
+
+def test_a_place_that_is_wanted_is_free_soon_though_it_was_closed_before() -> None:
+    async def go() -> list[str]:
+        wire, passes = Told(half=False), stopped_clock()
+        made = Connection(wire, asyncio.get_running_loop())
+        made.close()
+        await passes(YIELD_S)
+        made.give_way()
+        await passes(1.1 * YIELD_S)
+        return wire.told
+
+    assert asyncio.run(go()) == ["close", "close", "abort"]

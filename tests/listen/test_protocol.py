@@ -17,7 +17,7 @@ from uvicorn.server import ServerState
 
 from quintet.listen import protocol
 from quintet.listen.crowd import Crowd
-from quintet.listen.linger import LINGER_S
+from quintet.listen.linger import CLOSE_S, LINGER_S, YIELD_S
 from quintet.listen.protocol import FRAMING_BYTES, HEAD_BYTES, STUCK_S, Protocol
 from quintet.server.asgi import ASGIApp, Receive, Scope, Send
 
@@ -301,6 +301,43 @@ def test_nothing_is_left_of_a_connection_that_is_over(comes_to: Callable[[Protoc
         del one, wire
         gc.collect()
         assert [part() for part in parts] == [None, None] and not len(crowd)
+
+    asyncio.run(go())
+
+
+class Unended(Wire):
+    """Its client takes no end: it closes when it is cut off, and not before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def close(self) -> None:
+        self.told.append("close")
+
+    def abort(self) -> None:
+        self.told.append("abort")
+
+
+@pytest.mark.parametrize(
+    ("data", "end", "seconds"),
+    [(GET, Protocol.timeout_keep_alive_handler, CLOSE_S), (GET, Protocol.give_way, YIELD_S), (GET[:-1], Protocol.give_way, YIELD_S)],
+    ids=["nothing more came", "its place is wanted", "its place is wanted before its request is there"],
+)
+def test_whoever_takes_no_end_of_the_connection_keeps_it_no_longer(data: bytes, end: Callable[[Protocol], None], seconds: float) -> None:
+    """A descriptor, and one of as many connections as there may be: where their clients are there and do not read, for ever."""
+
+    async def go() -> None:
+        wire, passes = Unended(), stopped_clock()
+        one = connected(early, wire)
+        one.data_received(data)
+        await turns()
+        end(one)
+        await passes(0.9 * seconds)
+        assert "close" in wire.told and "abort" not in wire.told
+        await passes(0.2 * seconds)
+        assert "abort" in wire.told
+        one.connection_lost(None)
 
     asyncio.run(go())
 

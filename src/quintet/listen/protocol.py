@@ -103,9 +103,9 @@ class Protocol(HttpToolsProtocol):
         self._end_head()
         self._end_stuck()
         self._end_rest()
-        self._connection.end()
         self._request_parser = None
-        super().connection_lost(exc)
+        super().connection_lost(exc)  # which closes once more
+        self._connection.end()
 
     def shutdown(self) -> None:
         self._keep_alive = False
@@ -130,7 +130,7 @@ class Protocol(HttpToolsProtocol):
         self._connection.unread = False  # at once: its descriptor is wanted
         if self._head_timer is not None and self._head_bytes:
             self._refuse(b"408 Request Timeout")
-        self.transport.close()
+        self._connection.give_way()
 
     # What arrives
 
