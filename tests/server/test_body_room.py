@@ -186,3 +186,34 @@ def test_a_wait_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         assert room.held == 0 and not room._waiting
 
     asyncio.run(go())
+
+
+def test_whoever_leaves_while_it_waits_for_room_is_forgotten_at_once() -> None:
+    """They are no connections any more, and nothing else bounds how many come and go."""
+
+    async def go() -> None:
+        room = BodyRoom(LARGE)
+        room._most = 2 * LARGE
+        first, lost = BodyHold(room, "a"), asyncio.get_running_loop().create_future()
+        assert await first.take(LARGE)
+        second = asyncio.ensure_future(BodyHold(room, "a", lost).take(LARGE))
+        await asyncio.sleep(0)
+        assert room._waiting
+        lost.set_result(None)
+        assert not await second
+        assert not room._waiting and room.held == LARGE
+
+    asyncio.run(asyncio.wait_for(go(), 10))
+
+
+def test_a_client_that_breaks_off_while_its_body_waits_for_room_leaves_nothing(port: int, rooms: list[BodyRoom]) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+            client.sendall(declared("a") + BODY[:-1])
+        until(lambda: rooms and rooms[0].held > ROOM // 2 - LARGE)
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            client.sendall(declared("a"))
+            until(lambda: rooms[0]._waiting)
+        until(lambda: not rooms[0]._waiting)
+        assert rooms[0].held > ROOM // 2 - LARGE

@@ -71,7 +71,9 @@ class Protocol(HttpToolsProtocol):
         crowd: Crowd[Protocol],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, state, facts, loop or asyncio.get_running_loop())
+        loop = loop or asyncio.get_running_loop()
+        self._lost: asyncio.Future[None] = loop.create_future()
+        super().__init__(config, state, {**facts, "lost": self._lost}, loop)
         self._crowd = crowd
         self._head_s = HEAD_S
         self._connected = False  # ``connection_made`` was called: ``connection_lost`` may come without it
@@ -98,6 +100,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._crowd.left(self)
+        self._lost.set_result(None)
         if not self._connected:
             return
         self._end_head()

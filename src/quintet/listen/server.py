@@ -25,7 +25,8 @@ class Server:
     """Serves ``app`` on ``listeners`` until it is told to end.
 
     Args:
-        app: an ASGI application. ``scope["state"]`` tells it the ``listener`` that a connection came over, and whether it is ``crowded``.
+        app: an ASGI application. ``scope["state"]`` tells it the ``listener`` that a connection came over, and whether it is ``crowded``;
+            its ``lost`` is a future that is done when the connection is over, which ``receive`` tells only whoever takes the body.
         tls: for the public listeners; the others are plain.
         most: connections; see ``Crowd``.
     """

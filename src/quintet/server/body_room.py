@@ -23,12 +23,12 @@ WAIT_S = 30.0
 """Seconds for which a body waits for room; as long as one that has it may take to arrive (``http.BODY_S``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
     """A body that waits for room.
 
     Args:
-        granted: done once it has its room, or does not want it any more.
+        granted: done once it has its room.
     """
 
     hold: BodyHold
@@ -52,23 +52,29 @@ class BodyRoom:
         """Bytes that are taken."""
         return self._held.total()
 
-    async def take(self, hold: BodyHold, size: int) -> None:
+    async def take(self, hold: BodyHold, size: int) -> bool:
         """Wait until there is room. No caller has more than half of it, so one that takes all it can get leaves as much to others.
+
+        Returns:
+            Whether there is; not where the client left before. Clients that come and go again are no connections, and nothing else is
+            a bound to how many of them wait.
 
         Raises:
             Overloaded: there was none for ``WAIT_S`` seconds.
         """
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(hold.caller, deque()).append(_Waiting(hold, size, granted))
+        waiting = _Waiting(hold, size, granted)
+        self._waiting.setdefault(hold.caller, deque()).append(waiting)
         self._grant()
         try:
-            async with asyncio.timeout(WAIT_S):
-                await granted
-        except TimeoutError:
-            raise Overloaded("The server holds as much of requests' bodies as it takes; try again later.") from None
+            ends = {granted} if hold.left is None else {granted, hold.left}
+            done, _ = await asyncio.wait(ends, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise Overloaded("The server holds as much of requests' bodies as it takes; try again later.")
+            return granted.done()
         finally:
-            if granted.cancelled():  # it may have been in others' way
-                self._grant()
+            if granted.cancel():
+                self._give_up(waiting)
 
     def give(self, caller: str, size: int) -> None:
         """Give back what a caller's body had."""
@@ -76,40 +82,52 @@ class BodyRoom:
         self._held += Counter()  # drops those with nothing
         self._grant()
 
+    def _give_up(self, waiting: _Waiting) -> None:
+        caller = waiting.hold.caller
+        self._waiting[caller].remove(waiting)
+        if not self._waiting[caller]:
+            del self._waiting[caller]
+        self._grant()  # it may have been in others' way
+
     def _grant(self) -> None:
         for caller in [*self._waiting]:
             queue = self._waiting.pop(caller)
             while queue:
                 first = queue[0]
-                if not first.granted.done():
-                    if self._held[caller] + first.size > self._most // 2:
-                        break
-                    if self.held + first.size > self._most:
-                        self._waiting = {caller: queue, **self._waiting}  # its turn is next, however little others want
-                        return
-                    self._held[caller] += first.size
-                    first.hold.size = first.size
-                    first.granted.set_result(None)
+                if self._held[caller] + first.size > self._most // 2:
+                    break
+                if self.held + first.size > self._most:
+                    self._waiting = {caller: queue, **self._waiting}  # its turn is next, however little others want
+                    return
+                self._held[caller] += first.size
+                first.hold.size = first.size
+                first.granted.set_result(None)
                 queue.popleft()
             if queue:
                 self._waiting[caller] = queue
 
 
 class BodyHold:
-    """What a request's body takes, from ``take`` until ``let_go``, of which the first counts."""
+    """What a request's body takes, from ``take`` until ``let_go``, of which the first counts.
 
-    def __init__(self, room: BodyRoom, caller: str) -> None:
-        self._room, self.caller = room, caller
+    Args:
+        left: done when the client has left; ``None`` = that is not told.
+    """
+
+    def __init__(self, room: BodyRoom, caller: str, left: asyncio.Future[None] | None = None) -> None:
+        self._room, self.caller, self.left = room, caller, left
         self.size = 0
 
-    async def take(self, size: int) -> None:
+    async def take(self, size: int) -> bool:
         """Room for the whole body, if it is no small one and has none.
+
+        Returns:
+            See ``BodyRoom.take``.
 
         Raises:
             Overloaded: see ``BodyRoom.take``.
         """
-        if size > SMALL_BYTES and not self.size:
-            await self._room.take(self, size)
+        return size <= SMALL_BYTES or self.size > 0 or await self._room.take(self, size)
 
     def let_go(self) -> None:
         """The body is not needed any more."""

@@ -56,6 +56,7 @@ class Request:
         facts = scope.get("state", {})
         self.listener: str = facts.get("listener", PUBLIC)
         self.crowded: bool = facts.get("crowded", False)  # the connection is one too many: it is there for the probes
+        self.lost: asyncio.Future[None] | None = facts.get("lost")  # done when the connection is over
         self.headers = Headers(list(scope["headers"]))
         self.receive = receive
         self.status = 0
@@ -147,8 +148,7 @@ class Request:
         check_media(self.headers, packed=packed, typed=typed)
         if self._declared() > most:
             raise too_large(most)
-        if self.hold is not None:
-            await self.hold.take(self._declared())
+        await self._take_room(self._declared())
         try:
             async with asyncio.timeout(BODY_S):
                 return await self._read(most)
@@ -168,6 +168,10 @@ class Request:
         if self.hold is not None:
             self.hold.let_go()
 
+    async def _take_room(self, size: int) -> None:
+        if self.hold is not None and not await self.hold.take(size):
+            raise ClientGoneError
+
     async def _read(self, most: int) -> bytes:
         parts: list[bytes] = []
         size, more = 0, True
@@ -177,8 +181,8 @@ class Request:
                 raise ClientGoneError
             parts.append(message.get("body", b""))
             size += len(parts[-1])
-            if self.hold is not None and size > SMALL_BYTES:  # of an undeclared size; else it has room
-                await self.hold.take(most)
+            if size > SMALL_BYTES:  # of an undeclared size; else it has room
+                await self._take_room(most)
             more = message.get("more_body", False)
             if size > most:
                 raise too_large(most)
