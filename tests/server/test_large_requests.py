@@ -205,8 +205,8 @@ def test_one_whose_client_leaves_while_its_text_waits_to_be_tokenised_is_not_tok
         await waiting.wait()
         assert not called_off
         gone.set()
-        await task
-        assert len(called_off) == 1
+        answer = await task
+        assert (answer.status, len(called_off)) == (0, 1), "else it was called off when this test's time was up"
 
     run(test)
 
@@ -224,5 +224,22 @@ def test_one_that_still_waits_when_the_server_ends_is_told_so(monkeypatch: pytes
         answer = await task
         assert (answer.status, len(called_off)) == (503, 1)
         assert "shutting down" in answer.json()["message"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/detokenize"])
+def test_one_whose_client_leaves_while_its_body_waits_to_be_parsed_is_not_parsed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10,000 such clients, which no limit on connections counted any more, left a gigabyte of bodies to be parsed for nobody."""
+
+    async def test() -> None:
+        app, gone = create_app(ScriptedBackend(), config()), asyncio.Event()
+        waiting, called_off = held(monkeypatch)
+        body = json.dumps({"prompt": "a" * 60_000, "tokens": [1] * 20_000}).encode()
+        task = asyncio.create_task(acall(app, body, path=path, gone=gone))
+        await waiting.wait()
+        gone.set()
+        answer = await task
+        assert (answer.status, len(called_off)) == (0, 1), "else it was called off when this test's time was up"
 
     run(test)

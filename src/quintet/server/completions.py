@@ -220,7 +220,7 @@ class Completions:
                 return api.format.parse(data, self._source.seed())
 
             small = len(body) <= INLINE_BYTES and "content-encoding" not in http.headers
-            parsed = parse() if small else await self._executor.run(call.caller.tenant, parse)
+            parsed = parse() if small else await while_there(http.receive, self._executor.run(call.caller.tenant, parse))
         if parsed.ignored and self._config.strict:
             rule = f"is not a field of {api.title}'s page, and this server is strict"
             raise BadRequest(parsed.ignored[0], rule, code="unknown_parameter")

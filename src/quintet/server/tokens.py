@@ -14,6 +14,7 @@ from quintet.inputs.prepare import INLINE_CHARS
 from quintet.inputs.room import Room
 from quintet.server.call import Call
 from quintet.server.completions import warned
+from quintet.server.guard import while_there
 from quintet.server.models import Models
 from quintet.turns import Turns
 
@@ -70,20 +71,29 @@ class Tokens:
         with call.http.reading():
             body = await call.http.body(self._max_body)
             tenant = call.caller.id
-            asked = await self._run(tenant, body, partial(parse_tokenize, body))
+            asked = await self._run(call, body, partial(parse_tokenize, body))
             self._require_known(asked.ignored)
             entry = self._models.find(asked.model, call).entry
             with entry.held():
                 backend = await self._models.ready(call, entry)
                 about, spelling = backend.capabilities, backend.tokenizer.spelling
-                async with contextlib.nullcontext() if _short(body) else self._turn(tenant):
-                    ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
-                    write = partial(tokenized, asked, ids, about.pieces, spelling, about.context)
-                    return _Reply(await self._run(tenant, body, write), asked.ignored)
+                short = _short(body)
 
-    async def _run(self, tenant: str, body: bytes, work: Callable[[], T]) -> T:
-        """What little there is to do for a short body waits for nobody's long one."""
-        return work() if _short(body) else await self._executor.run(tenant, work)
+                async def reply() -> _Reply:
+                    async with contextlib.nullcontext() if short else self._turn(tenant):
+                        ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
+                        write = partial(tokenized, asked, ids, about.pieces, spelling, about.context)
+                        return _Reply(write() if short else await self._executor.run(tenant, write), asked.ignored)
+
+                return await (reply() if short else while_there(call.http.receive, reply()))
+
+    async def _run(self, call: Call, body: bytes, work: Callable[[], T]) -> T:
+        """What little there is to do for a short body waits for nobody's long one.
+
+        Raises:
+            ClientGoneError: the client left while it waited.
+        """
+        return work() if _short(body) else await while_there(call.http.receive, self._executor.run(call.caller.id, work))
 
     @contextlib.asynccontextmanager
     async def _turn(self, tenant: str) -> AsyncIterator[None]:
@@ -98,14 +108,13 @@ class Tokens:
     async def _detokenized(self, call: Call) -> _Reply:
         with call.http.reading():
             body = await call.http.body(self._max_body)
-            tenant = call.caller.id
-            asked = await self._run(tenant, body, partial(parse_detokenize, body))
+            asked = await self._run(call, body, partial(parse_detokenize, body))
             self._require_known(asked.ignored)
             entry = self._models.find(asked.model, call).entry
             with entry.held():
                 backend = await self._models.ready(call, entry)
                 write = partial(detokenized, asked.ids, backend.capabilities.pieces, backend.tokenizer.spelling)
-                return _Reply(await self._run(tenant, body, write), asked.ignored)
+                return _Reply(await self._run(call, body, write), asked.ignored)
 
     def _require_known(self, ignored: Sequence[str]) -> None:
         if ignored and self._strict:
