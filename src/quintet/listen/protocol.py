@@ -100,7 +100,8 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._crowd.left(self)
-        self._lost.set_result(None)
+        if not self._lost.done():  # a connection that came about and failed at once may be told of twice
+            self._lost.set_result(None)
         if not self._connected:
             return
         self._end_head()
