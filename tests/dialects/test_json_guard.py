@@ -44,6 +44,15 @@ def test_only_utf_8_without_a_byte_order_mark_is_read(body: bytes) -> None:
     assert refusal(body).code == "invalid_json"
 
 
+@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"])
+def test_a_byte_order_mark_is_called_by_its_name(mark: bytes) -> None:
+    assert str(refusal(mark + b"{}")) == "The body must be UTF-8 without a byte order mark."
+
+
+def test_an_empty_body_is_called_empty() -> None:
+    assert str(refusal(b"")) == "The body is empty; it must be a JSON object."
+
+
 def test_a_bad_byte_is_named_by_its_offset() -> None:
     assert "offset 6" in str(refusal(b'{"a":"\xff"}'))
 
@@ -52,7 +61,8 @@ def test_a_bad_byte_is_named_by_its_offset() -> None:
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
 @pytest.mark.parametrize(("shape", "param"), [('{"t":%s}', "t"), ('{"a":{"b":[1,%s]}}', "a.b[1]")])
 def test_a_number_that_is_not_finite_is_refused_by_name(text: str, shape: str, param: str) -> None:
-    assert refusal((shape % text).encode()).param == param
+    error = refusal((shape % text).encode())
+    assert (error.param, error.got) == (param, text.replace("1e999", "Infinity")), "an overflow is told as what it was read as"
 
 
 @pytest.mark.fault("A11")
@@ -97,6 +107,12 @@ def test_more_parts_than_any_request_needs_are_refused_before_they_are_made(part
     for body in (f'{{"a":[{",".join([part] * MAX_PARTS)}]}}'.encode(), b"[" * 1_000_000):
         assert str(refusal(body)) == "The body holds more than 32768 members, arrays, objects and fractions."
         assert refusal(body).code == "too_many_values"
+
+
+def test_as_many_parts_as_there_may_be_are_read() -> None:
+    inside = ",".join(["[]"] * (MAX_PARTS - 3))  # beside an object, its member and the array around them
+    assert decode_object(f'{{"a":[{inside}]}}'.encode()) == {"a": [[]] * (MAX_PARTS - 3)}
+    assert refusal(f'{{"a":[{inside},[]]}}'.encode()).code == "too_many_values"
 
 
 @pytest.mark.parametrize("text", ["[{:.eE" * 100_000, '\\"' * 100_000, "\\\\"])

@@ -32,7 +32,9 @@ def test_a_piece_ends_where_the_body_does_and_none_goes_beyond(
     for piece in (sent[a:b] for a, b in itertools.pairwise(ends)):
         data += piece
         while at < min(len(data), len(body)):
-            end = chunks.end(data, at, min(len(data), at + most))
+            there = min(len(data), at + most)
+            end = chunks.end(data, at, there)
+            assert at <= end <= there, "no further than it was asked"
             if end == at:
                 break
             at = end
