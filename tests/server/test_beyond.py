@@ -74,6 +74,30 @@ def test_a_token_that_a_stop_string_cut_in_two_is_counted_and_has_no_id(dialect:
     assert [chunk["usage"]["completion_tokens"] for chunk in made if "".join(one.get("text", "") for one in chunk["choices"])] == [1, 2]
 
 
+@pytest.mark.parametrize("dialect", WITH_IDS)
+def test_of_token_ids_scores_and_usage_only_that_is_told_which_was_asked_for(dialect: str) -> None:
+    usage = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+    ids, scores, told_ids, told_usage = posted(
+        dialect, {"return_token_ids": True}, {"prompt_logprobs": 1}, {"return_token_ids": True, "stream": True}, usage
+    )
+    names = {"token_ids", "prompt_token_ids", "prompt_logprobs"}
+    assert names & only(ids).keys() == {"token_ids", "prompt_token_ids"} and names & only(scores).keys() == {"prompt_logprobs"}
+    assert not any(names & one.keys() for chunk in chunks(told_usage.body) for one in chunk["choices"])
+    assert not any(chunk.get("usage") for chunk in chunks(told_ids.body)[:-1]), "a provider's own is in its last"
+
+
+def test_in_together_a_chunk_has_the_id_of_its_own_token() -> None:
+    made = chunks(posted("together", {"return_token_ids": True, "stream": True})[0].body)
+    assert [chunk["choices"][0]["token_ids"] for chunk in made] == [[chunk["token"]["id"]] for chunk in made]
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_who_reaches_the_models_own_end_is_told_of_no_stop_string(dialect: str) -> None:
+    app = create_app(ScriptedBackend(words=(b" the",)), ServerConfig(dialect=dialect))
+    choice = only(call(app, {"prompt": "a", "max_tokens": 9, "prompt_logprobs": 1}))
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("eos" if dialect == "together" else "stop", None)
+
+
 def test_each_of_several_choices_has_its_own() -> None:
     (answer,) = posted("openai", {"prompt": ["ab", "c"], "n": 2, "return_token_ids": True})
     choices = answer.json()["choices"]

@@ -10,6 +10,7 @@ import pytest
 from tests.dialects.folding import fold as fold_body
 
 from quintet.dialects.base import Identity, ServedModel
+from quintet.dialects.beyond import Beyond
 from quintet.dialects.fireworks.dialect import Fireworks
 from quintet.dialects.fireworks.wire import FireworksRenderer, Options, Shape
 from quintet.errors import (
@@ -26,7 +27,7 @@ from quintet.errors import (
     UnsupportedMedia,
 )
 from quintet.events import ChoiceDelta, ChoiceDone, DraftCounts, Event, Failed, Finish, Finished, Timing, TokenText, Usage
-from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, StopRules
+from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, Shown, StopRules
 
 IDENTITY = Identity(id="id", created=1, model="m", fingerprint="fp", host="host", deployment="d", concurrent=2)
 REQUEST = CompletionRequest(
@@ -178,9 +179,10 @@ def test_metrics_are_headers_always_and_in_the_body_on_request() -> None:
 
 def test_where_headers_went_out_before_the_metrics_are_in_the_body() -> None:
     """Page: "Performance metrics are always included in response headers"; of an answer that took long they cannot be."""
-    renderer = FireworksRenderer(REQUEST, IDENTITY, OPTIONS)
-    renderer.late()
-    assert json.loads(fold_body(renderer, EVENTS))["perf_metrics"] == METRICS
+    inside = [FireworksRenderer(REQUEST, IDENTITY, OPTIONS) for _ in range(2)]
+    for renderer in (inside[0], Beyond(inside[1], REQUEST, Shown(prompt_logprobs=1))):
+        renderer.late()
+        assert json.loads(fold_body(renderer, EVENTS))["perf_metrics"] == METRICS
 
 
 def test_times_that_nobody_took_are_not_said() -> None:
