@@ -83,13 +83,16 @@ class Queues:
         self._kv.check(self.running, self.groups.snapshots)
         alive = [seq for siblings in self._requests.values() for seq in siblings.values()]
         queued = list(self.waiting)
-        forks = [seq for group in {seq.group for seq in alive} for seq in group.forks]
+        groups = {seq.group for seq in alive}
+        forks = [seq for group in groups for seq in group.forks]
         places = [*self.running, *queued, *forks]
         _require(len(places) == len(set(places)) == self.live, "a sequence is lost or in two places")
         _require(set(places) == set(alive), "an ended sequence is kept")
         _require(all(seq.state in (State.PREFILL, State.DECODE) for seq in self.running), "a running sequence is not running")
         _require(all(seq.state is State.WAITING and seq.slot < 0 for seq in [*queued, *forks]), "a waiting sequence is not waiting")
         _require(all(seq.group.leader in places for seq in forks), "a fork has nobody to follow")
+        leaders = [group.leader for group in groups if group.leader]
+        _require(all(seq.state in (State.WAITING, State.PREFILL) for seq in leaders), "a leader has computed the prompt")
 
 
 def _group(spec: PreparedSequence, now: float, tenant: str, weight: int) -> Group:
