@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import json
 import tracemalloc
 from typing import Any
@@ -178,6 +179,40 @@ def test_all_that_is_recorded_at_the_same_time_has_a_bound_and_a_small_answer_al
         assert (await world.post(PROMPT, "short")).body == short.body
         assert world.computed() <= 400 * count + 200, "none of them was computed again"
         assert len(rooms) == 1 and held[-1] == 0
+
+    run(scenario)
+
+
+def test_requests_that_go_on_without_their_clients_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No number of connections was one: who sent a request, left and sent the next with another key filled the memory."""
+    monkeypatch.setattr(idempotency, "BEGUN_BYTES", 70 * 1024)
+
+    async def scenario(world: World, clock: Clock) -> None:
+        long = {**PROMPT, "max_tokens": 3000, "stream": True}
+        for key in ("a", "b"):
+            assert not (await world.post(long, key, leave_after=0.02)).complete
+        assert (await world.post(PROMPT, "c")).status == 429
+        assert (await world.post(PROMPT, "c", api_key="sk-b")).status == 200, "others have their part"
+        assert (await world.post(PROMPT, None)).status == 200, "without a key its work would end with its connection"
+        for key in ("a", "b"):
+            assert (await world.post(long, key)).complete, "they are found again, and take no more room for that"
+        for key in ("c", "d", "e"):
+            assert (await world.post(PROMPT, key)).status == 200
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("coding", [None, "gzip"])
+def test_of_a_body_as_much_is_counted_as_it_may_take_once_it_is_read(monkeypatch: pytest.MonkeyPatch, coding: str | None) -> None:
+    """A hundred bytes may be as many thousands unpacked."""
+    monkeypatch.setattr(idempotency, "BEGUN_BYTES", 100 * 1024)
+
+    async def scenario(world: World, clock: Clock) -> None:
+        body = json.dumps(PROMPT).encode()
+        headers = [*JSON, ("authorization", "Bearer sk-a"), ("idempotency-key", "k"), *([("content-encoding", coding)] if coding else [])]
+        packed = gzip.compress(body) if coding else body
+        answer = await acall(world.app, packed, headers=headers, path="/cerebras/v1/completions")
+        assert answer.status == (503 if coding else 200)
 
     run(scenario)
 

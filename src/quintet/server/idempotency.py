@@ -7,7 +7,8 @@ what there is of it so far; the work is not ended by its leaving. Only a whole a
 The key belongs to the API key that sent it, and to the request's bytes: the same key with another request is an error, never another's
 answer. Recordings live in this process, for ``KEEP_S`` seconds at most and as long as there is room; the first to go are the oldest of
 whoever holds the most, so nobody can push out what others keep. What is being recorded has room too (``RecordingRoom``): an answer that
-finds none is passed on without being kept.
+finds none is passed on without being kept. And as no number of connections is a bound to requests whose clients have left, those that are
+being computed share one (``BEGUN_BYTES``).
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from quintet.errors import BadRequest, IdempotencyConflict, shorten
+from quintet.inputs.room import Room
 from quintet.server.asgi import Message
-from quintet.server.bodies import encoding
+from quintet.server.bodies import MSGPACK, encoding, media
 from quintet.server.call import Call, Endpoint
-from quintet.server.gate import Gate
+from quintet.server.gate import LARGE_BYTES, Gate
 from quintet.server.guard import disconnected
 from quintet.server.http import PIECE_BYTES, Request
 
@@ -44,6 +46,12 @@ OPEN_BYTES = 64 * 1024 * 1024
 
 SMALL_BYTES = 64 * 1024
 """An answer up to this size is always kept: there are no more of them at once than requests that the engines take."""
+
+BEGUN_BYTES = 64 * 1024 * 1024
+"""Of all requests that are being computed, as far as the room for large ones does not count them (``gate.LARGE_BYTES``)."""
+
+_TASK_BYTES = 16 * 1024
+"""What one takes beside its body."""
 
 _ENTRY_BYTES = 2048
 _HEADER_BYTES = 256
@@ -100,6 +108,7 @@ class Once:
         self._clock = clock
         self._gate = gate
         self._room = RecordingRoom()
+        self._begun = Room(BEGUN_BYTES, "requests with an Idempotency-Key")
         self._recordings: OrderedDict[_Name, Recording] = OrderedDict()  # the oldest first
         self._sizes: Counter[str] = Counter()  # bytes that are kept for each caller
         self._tasks: set[asyncio.Task[None]] = set()
@@ -124,18 +133,27 @@ class Once:
         await recording.play(call.http, again=again)
 
     async def _recording(self, call: Call, endpoint: Endpoint) -> tuple[Recording, bool]:
-        """That of a request, which begins here or was there already."""
+        """That of a request, which begins here or was there already.
+
+        Raises:
+            BadRequest: see ``_key``.
+            IdempotencyConflict: its key was another's, or its answer was not kept.
+            TooManyRequests, Overloaded: too many are being computed.
+        """
         name = _Name(call.caller.salt, _key(call.http))
         body = await call.http.body(self._most, packed=call.provider.packed)
         digest = _digest(call, body)
         self._forget_old()
         recording = self._recordings.get(name)
         if recording is None:
+            begun = call.caller.tenant, _size(call.http, body)
+            self._begun.take(*begun)
             recording = self._recordings[name] = Recording(call.http.request_id, digest, self._clock(), self._room, name.caller)
             task = asyncio.create_task(self._run(name, recording, recording.detached(call, body), endpoint))
             call.http.hold = None  # whoever computes has the body, also when the client has left
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda _: self._begun.give(*begun))
             return recording, False
         if recording.digest != digest:
             raise IdempotencyConflict("This Idempotency-Key was used for another request; a key is for one request and its retries.", 422)
@@ -353,6 +371,12 @@ def _key(http: Request) -> str:
     if len(given) > 1 or not _KEY.fullmatch(given[0]):
         raise BadRequest("Idempotency-Key", "must be one header of 1 to 256 visible ASCII characters", shorten(", ".join(given)))
     return given[0]
+
+
+def _size(http: Request, body: bytes) -> int:
+    """What a request may take as long as it is computed; of a body that is packed as much as is not counted once it is read."""
+    packed = encoding(http.headers) or media(http.headers)[0] in MSGPACK
+    return _TASK_BYTES + (LARGE_BYTES if packed else min(len(body), LARGE_BYTES))
 
 
 def _digest(call: Call, body: bytes) -> bytes:
