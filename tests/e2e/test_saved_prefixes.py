@@ -81,7 +81,7 @@ def test_another_key_finds_nothing_of_them_and_the_same_key_does(tmp_path: Path)
 
 def test_a_folder_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for folder, why in ((tmp_path / "file", "File exists"), (tmp_path / "loose", "others may read it")):
+    for folder, why in ((tmp_path / "file", "file is not a folder"), (tmp_path / "loose", "others may read it")):
         if folder.name == "loose":
             folder.mkdir()
             (folder / "secret").write_bytes(bytes(32))
@@ -89,8 +89,7 @@ def test_a_folder_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> No
         with served("--prefix-cache-dir", str(folder)) as one:
             _, err = one.process.communicate(timeout=PATIENCE_S)
         assert one.process.returncode != 0
-        assert "--prefix-cache-dir cannot be used" in err
-        assert why in err
+        assert "--prefix-cache-dir" in err and why in err
 
 
 def test_the_size_is_bounded(tmp_path: Path) -> None:
