@@ -142,13 +142,13 @@ class Job:
         try:
             async for batch in self._stream:
                 self._watch.saw(batch)
-                for first in range(0, len(batch), self._at_once):
-                    if first:
-                        await asyncio.sleep(0)
-                    if events := self._step(batch[first : first + self._at_once]):
+                if len(batch) > self._at_once:
+                    async for events in self._in_turns(batch):
                         yield events
-                    if self._ended:
-                        return
+                elif events := self._step(batch):
+                    yield events
+                if self._ended:
+                    return
             yield self._fail(_BROKEN)
         except Exception:  # a broken backend, or a fault of ours: the client is still owed an end
             _log.exception("request %d broke", self._prepared.request_id)
@@ -157,6 +157,15 @@ class Job:
             self._stop()
             if isinstance(self._stream, AsyncGenerator):
                 await self._stream.aclose()
+
+    async def _in_turns(self, batch: Sequence[TokenEvent]) -> AsyncGenerator[list[Event], None]:
+        """The events of a large engine step, between which others get their turn."""
+        for first in range(0, len(batch), self._at_once):
+            if events := self._step(batch[first : first + self._at_once]):
+                yield events
+            if self._ended:
+                return
+            await asyncio.sleep(0)
 
     def cancel(self) -> None:
         """Stop all work; idempotent. Choices that still run end with ``Finish.ABORT``, if anyone still reads ``events()``."""

@@ -132,7 +132,7 @@ class StopMatcher:
         Args:
             armed: ``False``: a stop string that completes in this text is ordinary text. One that only begins in it still counts.
         """
-        if not self._patterns:
+        if not self._place:  # there are no stop strings
             return text, None
         start, held = self._held()
         self._place, stop, end = self._patterns.read(text, self._place, armed=armed)
