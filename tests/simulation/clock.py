@@ -83,6 +83,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Seconds since the loop was made."""
         return self._now
 
+    @property
+    def due(self) -> float:
+        """Timers up to this time may be called now: asyncio calls those that are due within its clock's resolution a little early."""
+        return self._now + self._clock_resolution  # type: ignore[attr-defined, no-any-return]
+
     def stand_still(self, seconds: float) -> None:
         """The whole process is held up: time passes, and no timer runs."""
         self._now += seconds

@@ -123,8 +123,8 @@ class Pipe:
         self._machine.loop.call_at(self._last, self._arrive)
 
     def _arrive(self) -> None:
-        now = self._machine.loop.time()
-        while self._queue and self._queue[0][1] <= now:
+        due = self._machine.loop.due
+        while self._queue and self._queue[0][1] <= due:
             self._take(self._queue.popleft()[2])
 
 
