@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.dialects.folding import fold as fold_body
+from tests.support.requests import MINIMAL
 
 from quintet.dialects.base import Identity, ServedModel
 from quintet.dialects.cerebras.dialect import Cerebras
@@ -28,19 +29,7 @@ def token(id_: int, text: str, offset: int) -> TokenText:
 
 
 def test_defaults_are_those_of_the_page() -> None:
-    assert parse() == CompletionRequest(
-        model="",
-        prompts=("",),
-        max_tokens=None,
-        n=1,
-        echo=False,
-        logprobs=None,
-        sampling=Sampling(temperature=1.0, top_p=1.0, seed=7),
-        stop=StopRules(()),
-        stream=False,
-        include_usage=True,
-        user="",
-    )
+    assert parse() == replace(MINIMAL, prompts=("",), max_tokens=None, include_usage=True)
 
 
 def test_every_field_arrives() -> None:
