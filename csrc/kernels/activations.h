@@ -29,8 +29,8 @@ class Activations {
   size_t bytes(int k) const { return floats_ ? size_t(k) * sizeof(float) : activation_row_bytes(k); }
   // Rows that must begin at a multiple of this are those that a product begins with.
   int side() const { return in_panels() ? kPanelRows : 1; }
-  // Whether so many go into panels.
-  bool in_panels(size_t rows) const { return in_panels() && rows >= size_t(kernels_.least_of_panel); }
+  // Whether so many go into panels: a tile of weights is made ready for them, which fewer do not repay.
+  bool in_panels(size_t rows) const { return in_panels() && rows >= size_t(kPanelRows); }
 
   // Tiles that a product of so many rows takes at once.
   int side_by_side(Format format, int rows) const {
@@ -99,7 +99,7 @@ class Activations {
   // Kernels::gemm_tile of the first m rows of x with `count` tiles from `tile` on, whose columns are side by side in y: by panels and pairs
   // of tiles as far as that is faster.
   void multiply(const Packed& w, int tile, int count, const View& x, int m, float* y, size_t y_stride, bool accumulate) const {
-    const int rest = m % kPanelRows, by_panels = !in_panels() ? 0 : rest < kernels_.least_of_panel ? m - rest : m;
+    const int rest = m % kPanelRows, by_panels = !in_panels(size_t(m)) ? 0 : rest < kernels_.least_of_panel ? m - rest : m;
     for (int t = 0; by_panels && t < count; t++) kernels_.gemm_panels(w, tile + t, x.panels, by_panels, y + 16 * t, y_stride, accumulate);
     if (by_panels == m) return;
     const size_t done = size_t(by_panels), stride = bytes(w.cols);

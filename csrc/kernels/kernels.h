@@ -128,8 +128,8 @@ struct Kernels {
   void (*row_moments)(const float* x, int n, float max, float* out);           // of d = x - max > -infinity: sums of d, d * d and 1
   void (*row_exp)(const float* x, int n, float max, float scale, float* out);  // exp((x - max) * scale)
 
-  // If there is one: as gemm_tile for rows in panels, of weights that are no floats. What is left of m rows over whole panels is its, too,
-  // from `least_of_panel` on.
+  // If there is one: as gemm_tile for rows in panels, of weights that are no floats. What is left of m rows over whole panels, of which
+  // there is one at least, is its, too, from `least_of_panel` on.
   void (*gemm_panels)(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate) = nullptr;
   int least_of_panel = 0;
 
