@@ -5,8 +5,8 @@
 Each build gets a process of its own, and all do a few steps in every round: what disturbs the machine disturbs them alike. Printed are the
 best step and the median of the rounds, and the median ratio to the installed core. The pages of the sequences lie in random order, as on a
 busy server; output matrix and sampling are left out. With ``--prefill`` a step is the last 128 tokens of each context instead. With
-``--kv-type q8`` the installed core is also compared with itself with keys and values in 8 bits. On a machine that does other work as well,
-``--cpu --threads 1`` counts the time that the step had a CPU for itself.
+``--kv-type q8`` all have keys and values in 8 bits, and the installed core is also compared with itself without. On a machine that does
+other work as well, ``--cpu --threads 1`` counts the time that the step had a CPU for itself.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--prefill", action="store_true")
     parser.add_argument("--cpu", action="store_true", help="count CPU time of the calling thread; needs --threads 1")
     parser.add_argument("--core", action="append", default=[], help="a built _core library to compare with; may be given again")
-    parser.add_argument("--kv-type", choices=("f16", "q8"), default="f16", help="compare the installed core with itself with this")
+    parser.add_argument("--kv-type", choices=("f16", "q8"), default="f16", help="with q8 the installed core is also compared with f16")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.cpu and args.threads != 1:
@@ -81,10 +81,10 @@ def main() -> None:
     words = [sys.executable, "-m", "bench.parts.steps", model_path(args.model), "--child", *(["--prefill"] if args.prefill else [])]
     words += ["--cpu"] if args.cpu else []
     words += [word for name in ("sequences", "context", "threads") for word in (f"--{name}", str(getattr(args, name)))]
-    other = [["--kv-type", args.kv_type]] if args.kv_type != "f16" else []
-    names = ["installed", *("installed, " + " ".join(one) for one in other), *args.core]
+    kind = ["--kv-type", args.kv_type]
+    names = ["installed", *args.core, *([] if args.kv_type == "f16" else ["installed, --kv-type f16"])]
+    cores = [kind, *(["--core", core, *kind] for core in args.core), ["--kv-type", "f16"]][: len(names)]
     times: dict[str, list[float]] = {name: [] for name in names}
-    cores: list[list[str]] = [[], *other, *(["--core", core] for core in args.core)]
     children = [subprocess.Popen([*words, *core], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for core in cores]
     try:
         for turn in range(args.rounds):

@@ -3,7 +3,7 @@
 // Queries and weights are the other operand, upper and lower parts one after the other, with sums of their own.
 //
 //   for each 16 rows: for each page: upper * keys, lower * keys             -> scores
-//   for each row:     softmax, as without AMX                               -> weights
+//                     softmax of each row, as without AMX                   -> weights, while the scores are in the second-level cache
 //   for each block: its values together; for each 16 rows: for each 16 dimensions: upper * values, lower * values -> out
 //
 // What is left of 16 rows begins earlier: some of its rows were done before. A tile whose rows straddle lines takes six times as long to
@@ -20,6 +20,7 @@ namespace {
 constexpr int kTileRows = 16, kDepth = 64;  // rows, and what they are multiplied by in one step: dimensions, or tokens
 constexpr int kPages = kDepth / 16;         // of values in a step
 constexpr int kKept = 2;                    // products whose sums are in memory
+constexpr int kNear = 2;                    // pages from the one whose scores are made to the one that comes near
 
 struct alignas(64) Own {
   TileSums upper[kKept], lower[kKept];
@@ -27,37 +28,56 @@ struct alignas(64) Own {
 };
 thread_local Own own;
 
-// A tile of numbers: where the upper parts of its rows are, from where the lower ones are so many bytes on, and from row to row.
+// 16 rows of numbers: where the upper parts are, from where the lower ones are so many bytes on, from row to row, and how many steps of
+// kDepth bytes there are.
 struct Parts {
   const uint8_t* at;
   size_t lower, stride;
+  int steps;
 };
 
-// Products, of which the next is begun before the sums of one are used: begin(0), then for each i begin(i + 1), or store(i) for the last
-// one, and sum(i, ...).
-struct Ahead {
-  Own& own;
+// Products of such rows with cells, of which the next is begun before the sums of one are used: begin(0), then for each i begin(i + 1), or
+// store(i) for the last one, and sum(i, ...). Rows of up to two steps stay in tiles 4 to 7.
+class Ahead {
+ public:
+  explicit Ahead(Own& own) : own_(own) {}
 
-  void store(int i) { tile_store<0>(own.upper[i % kKept]), tile_store<3>(own.lower[i % kKept]); }
-  // Of the sums of product i - 1 what is in the tiles goes to memory; then those of i are made of `steps` tiles of cells, `apart` bytes
-  // from one to the next.
-  void begin(int i, const Parts& rows, const uint8_t* cells, size_t apart, int steps) {
+  void hold(const Parts& rows) {
+    rows_ = rows;
+    if (rows.steps > kHeld) return;
+    load<0>(0);
+    if (rows.steps == kHeld) load<1>(1);
+  }
+  void store(int i) { tile_store<0>(own_.upper[i % kKept]), tile_store<1>(own_.lower[i % kKept]); }
+  // Of the sums of product i - 1 what is in the tiles goes to memory; then those of i are made of tiles of cells, `apart` bytes from one
+  // step to the next.
+  void begin(int i, const uint8_t* cells, size_t apart) {
     if (i) store(i - 1);
     tile_zero<0>();
-    tile_zero<3>();
-    for (int s = 0; s < steps; s++) {
-      tile_load_whole<5>(cells + apart * size_t(s), 64);
-      tile_load_whole<4>(rows.at + kDepth * s, rows.stride);
-      tile_dot_unsigned<0, 4, 5>();
-      tile_load_whole<4>(rows.at + rows.lower + kDepth * s, rows.stride);
-      tile_dot_unsigned<3, 4, 5>();
+    tile_zero<1>();
+    for (int s = 0; s < rows_.steps; s++) {
+      tile_load_whole<2>(cells + apart * size_t(s), 64);
+      if (rows_.steps > kHeld) load<0>(s);
+      if (s != 1 || rows_.steps > kHeld) multiply<0>();
+      else multiply<1>();
     }
   }
   // The sum of row r and 16 columns, as a float, rounded once.
   __m512 sum(int i, int r, __m512i total) const {
-    const __m512i upper = _mm512_sub_epi32(_mm512_load_si512(own.upper[i % kKept][r]), total);
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(upper, 7), _mm512_load_si512(own.lower[i % kKept][r])));
+    const __m512i upper = _mm512_sub_epi32(_mm512_load_si512(own_.upper[i % kKept][r]), total);
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(upper, 7), _mm512_load_si512(own_.lower[i % kKept][r])));
   }
+
+ private:
+  static constexpr int kHeld = 2;
+  template <int place> void load(int step) const {
+    tile_load_whole<4 + 2 * place>(rows_.at + kDepth * step, rows_.stride);
+    tile_load_whole<5 + 2 * place>(rows_.at + rows_.lower + kDepth * step, rows_.stride);
+  }
+  template <int place> static void multiply() { tile_dot_unsigned<0, 4 + 2 * place, 2>(), tile_dot_unsigned<1, 5 + 2 * place, 2>(); }
+
+  Own& own_;
+  Parts rows_{};
 };
 
 // The compiler sees no reads of a tile's load: what was written before it must be in memory.
@@ -73,22 +93,28 @@ struct Scaled {
   void set(int r, const Numbers& n) { total[r] = n.total, scale[r] = n.scale; }
 };
 
-inline void tile_scores(const Bytes& a, const Room& room, Own& mine, int from) {
-  const Parts queries{reinterpret_cast<const uint8_t*>(room.query(from)), size_t(a.head_dim), 4 * room.query_size};
+// Of the tile that begins at row `from` the scores of its rows from `first` on. Keys are read by every tile, so they come from the
+// second-level cache, a line with each row.
+inline void tile_scores(const Bytes& a, const Room& room, Own& mine, int from, int first) {
+  constexpr size_t page_bytes = 16 * kDepth;  // of a step's dimensions
   const int pages = seen_pages<kTileRows>(a, from, 0, room.pages), steps = a.head_dim / kDepth;
   Scaled q;
   for (int r = 0; r < kTileRows; r++) q.set(r, get_numbers(room.query(from + r), a.head_dim));
-  Ahead ahead{mine};
-  ahead.begin(0, queries, a.k[0], 64 * 16, steps);
+  Ahead ahead(mine);
+  ahead.hold({reinterpret_cast<const uint8_t*>(room.query(from)), size_t(a.head_dim), 4 * room.query_size, steps});
+  ahead.begin(0, a.k[0], page_bytes);
   for (int page = 0; page < pages; page++) {
-    if (page + 1 < pages) ahead.begin(page + 1, queries, a.k[page + 1], 64 * 16, steps);
+    if (page + 1 < pages) ahead.begin(page + 1, a.k[page + 1], page_bytes);
     else ahead.store(page);
     if (!from)
       for (int line = 0; line < a.head_dim / 4; line++) fetch(nth_read(a, room.pages, page + kBytesAhead) + 64 * line);
     const __m512 of_keys = V::load(room.key_scales + 16 * page);
-    float* scores = room.scores + size_t(from) * room.stride + 16 * page;
-    for (int r = 0; r < kTileRows; r++, scores += room.stride)
+    const uint8_t* near = a.k[std::min(page + kNear, pages - 1)];
+    float* scores = room.scores + size_t(from + first) * room.stride + 16 * page;
+    for (int r = first; r < kTileRows; r++, scores += room.stride) {
+      for (int s = 0; s < steps; s++) fetch_near(near + page_bytes * size_t(s) + 64 * r);
       V::store(scores, V::mul(V::mul(ahead.sum(page, r, _mm512_set1_epi32(q.total[r])), V::set1(q.scale[r])), of_keys));
+    }
   }
 }
 
@@ -97,10 +123,13 @@ inline void gather(const Bytes& a, const Room& room, int page, int count, Line* 
   const int across = a.head_dim / 16, steps = (count + kPages - 1) / kPages;
   for (int p = 0; p < steps * kPages; p++) {
     const uint8_t *from = p < count ? a.v[page + p] : nullptr, *ahead = nth_read(a, room.pages, room.pages + page + p + kBytesAhead);
-    for (int i = 0; i < 4 * across; i++) {  // fours of tokens, and of each 16 dimensions after 16
-      Line& line = to[size_t(p / kPages * across + i % across) * 16 + size_t(p % kPages * 4 + i / across)];
-      if (from) fetch(ahead + 64 * i);
-      _mm512_store_si512(line.bytes, from ? _mm512_loadu_si512(from + 64 * i) : _mm512_setzero_si512());
+    for (int four = 0; four < 4; four++) {
+      Line* line = to + size_t(p / kPages * across) * 16 + size_t(p % kPages * 4 + four);
+      for (int d = 0; d < across; d++, line += 16, ahead += 64) {
+        if (from) fetch(ahead);
+        _mm512_store_si512(line->bytes, from ? _mm512_loadu_si512(from) : _mm512_setzero_si512());
+        if (from) from += 64;
+      }
     }
   }
 }
@@ -112,11 +141,11 @@ inline void add_block(const Bytes& a, const Room& room, Own& mine, int page, int
   while (seen_pages<kTileRows>(a, first_row(first, a.rows), page, count) <= 0) first++;
   gather(a, room, page, count, mine.values.data());
   written();
-  Ahead ahead{mine};
+  Ahead ahead(mine);
   const auto begin = [&](int i) {
     const float* weights = room.scores + size_t(first_row(first + i / across, a.rows)) * room.stride + 16 * page;
-    ahead.begin(i, {reinterpret_cast<const uint8_t*>(weights), size_t(16 * count), 4 * room.stride},
-                mine.values[size_t(i % across) * 16].bytes, size_t(across) * 1024, steps);
+    if (i % across == 0) ahead.hold({reinterpret_cast<const uint8_t*>(weights), size_t(16 * count), 4 * room.stride, steps});
+    ahead.begin(i, mine.values[size_t(i % across) * 16].bytes, size_t(across) * 1024);
   };
   const int products = (tiles_of(a.rows) - first) * across;
   begin(0);
@@ -138,19 +167,23 @@ inline void add_block(const Bytes& a, const Room& room, Own& mine, int page, int
 
 void attend8_amx(const AttendOver<uint8_t>& a) {
   if (a.rows < kTileRows || a.head_dim % kDepth) return attend_bytes(a);
-  configure_tiles();
-  Own& mine = own;
+  configure_tiles(TileShapes::whole);
+  Own* mine = &own;
+  asm("" : "+r"(mine));  // or else its address would be looked up again, by a call, wherever it is used
   Room room(a);
   const size_t lines = size_t(kBlockPages) * size_t(a.head_dim) / 4;
-  if (mine.values.size() < lines) mine.values.resize(lines);
+  if (mine->values.size() < lines) mine->values.resize(lines);
   load_scales(a, room);
   for (int r = 0; r < a.rows; r++) quantize_query(a.q[r], a.head_dim, room.query(r));
   written();
-  for (int tile = 0; tile < tiles_of(a.rows); tile++) tile_scores(a, room, mine, first_row(tile, a.rows));
-  for (int r = 0; r < a.rows; r++) room.inverse[r] = to_weights(a, room, r);
+  for (int tile = 0; tile < tiles_of(a.rows); tile++) {
+    const int from = first_row(tile, a.rows), next = kTileRows * tile;
+    tile_scores(a, room, *mine, from, next - from);
+    for (int r = next; r < from + kTileRows; r++) room.inverse[r] = to_weights(a, room, r);
+  }
   for (int page = 0, end; page < room.pages; page = end) {
     end = std::min(next_block(a, page), room.pages);
-    add_block(a, room, mine, page, end - page);
+    add_block(a, room, *mine, page, end - page);
   }
   finish(a, room);
 }

@@ -53,7 +53,7 @@ inline void quantize_query(const float* q, int n, float* to) {
   I total = V::set1_int(0);
   for (int i = 0; i < n; i += 16) {
     const F v = std::isnan(most) ? V::set1(0.0f) : V::mul(V::load(q + i), V::set1(inverse));
-    total = V::add_int(total, V::store_parts(reinterpret_cast<int8_t*>(to), n, i, v));
+    total = V::add_int(total, V::store_parts<1>(reinterpret_cast<int8_t*>(to), n, i, &v));
   }
   put_numbers(to, n, V::total(total), most / kQueryMost);
 }
@@ -188,7 +188,9 @@ template <int N> inline void quantize_weights(float* weights, const Weights& blo
   F w[N];
   for (int p = 0; p < N; p++) w[p] = p < block.seen ? V::mul(V::load(weights + 16 * p), V::set1(inverse)) : V::set1(0.0f);
   I total = V::set1_int(0);
-  for (int p = 0; p < N; p++) total = V::add_int(total, V::store_parts(reinterpret_cast<int8_t*>(weights), 16 * N, 16 * p, w[p]));
+  constexpr int step = N % 4 ? 1 : 4;
+  for (int p = 0; p < N; p += step)
+    total = V::add_int(total, V::store_parts<step>(reinterpret_cast<int8_t*>(weights), 16 * N, 16 * p, w + p));
   put_numbers(weights, 16 * N, V::total(total), inverse != 0.0f ? block.top / kWeightMost : 0.0f);
 }
 

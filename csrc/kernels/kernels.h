@@ -72,8 +72,9 @@ template <class Cell> struct AttendOver {
 // cache.
 constexpr int kAttendPages = 8;  // at most
 int attend_block_pages(int head_dim);
-// Floats of a row of scores over so many pages.
-inline size_t attend_stride(int pages) { return size_t((pages + kAttendPages - 1) / kAttendPages) * kAttendPages * 16; }
+// Floats of a row of scores over so many pages: an odd number of lines, so that the same token's of several rows are not all in the same
+// few sets of the first-level cache.
+inline size_t attend_stride(int pages) { return (size_t((pages + kAttendPages - 1) / kAttendPages) * kAttendPages + 1) * 16; }
 // Scores, then keys or values, then 16 numbers and one for each row.
 inline size_t attend_scratch(int rows, int pages, int head_dim) {
   return size_t(rows) * (attend_stride(pages) + 17) + size_t(kAttendPages) * 16 * size_t(head_dim);

@@ -16,7 +16,7 @@ constexpr int kKept = 4;   // sums in memory
 struct alignas(64) Own {  // a thread's; looked up once a call, as that is a call of its own and ends what registers hold
   TileSums sums[kKept];
   std::vector<Line> weights;  // of a tile of 16 columns, as blocks of signed bytes
-  bool configured = false;
+  TileShapes shapes = TileShapes::none;
 };
 thread_local Own own;
 
@@ -135,7 +135,7 @@ template <Format F> void all_panels(Own& mine, const Packed& w, const uint8_t* t
 }  // namespace
 
 void gemm_panels_amx(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate) {
-  configure_tiles();
+  configure_tiles(TileShapes::product);
   Own& mine = own;
   auto all = [&]<Format F>() { all_panels<F>(mine, w, w.tile(tile), panels, m, y, y_stride, accumulate); };
   if (w.format == Format::q4) all.template operator()<Format::q4>();
@@ -143,21 +143,21 @@ void gemm_panels_amx(const Packed& w, int tile, const uint8_t* panels, int m, fl
   else for_coded(w.format, all);
 }
 
-// Tile 0 is sums, 1 activations, 2 weights; attention has whole ones, 3 to 5, and 0 as well.
-void configure_tiles() {
-  if (own.configured) return;
-  own.configured = true;
+// Of products tile 0 is sums, 1 activations, 2 weights; attention has eight whole ones.
+void configure_tiles(TileShapes shapes) {
+  if (own.shapes == shapes) return;
+  own.shapes = shapes;
   TileConfig config;
-  for (int t = 0; t < 6; t++) {
-    config.rows[t] = t == 2 ? 8 : 16;
-    config.row_bytes[t] = t == 1 ? 32 : 64;
+  for (int t = 0; t < 8; t++) {
+    config.rows[t] = shapes == TileShapes::product && t == 2 ? 8 : 16;
+    config.row_bytes[t] = shapes == TileShapes::product && t == 1 ? 32 : 64;
   }
   tile_configure(config);
 }
 
 void release_tiles() {
-  if (own.configured) tile_release();
-  own.configured = false;
+  if (own.shapes != TileShapes::none) tile_release();
+  own.shapes = TileShapes::none;
 }
 
 }  // namespace quintet

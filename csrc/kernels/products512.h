@@ -9,7 +9,8 @@ void gemm_tile_avx512(const Packed& w, int tile, const uint8_t* x, size_t x_stri
 void gemm_panels_amx(const Packed& w, int tile, const uint8_t* panels, int m, float* y, size_t y_stride, bool accumulate);
 constexpr int kLeastOfPanel = 10;  // beside whole ones: docs/decisions/0051-amx.md
 void attend8_amx(const AttendOver<uint8_t>& a);
-void configure_tiles();  // the calling thread's, for both, unless they are
-void release_tiles();    // Kernels::leave
+enum class TileShapes : uint8_t { none, product, whole };
+void configure_tiles(TileShapes shapes);  // the calling thread's, unless they are so
+void release_tiles();                     // Kernels::leave
 
 }  // namespace quintet

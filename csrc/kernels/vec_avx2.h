@@ -137,11 +137,15 @@ struct V {
     t4 = _mm_add_epi32(t4, _mm_shuffle_epi32(t4, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(t4, _mm_shuffle_epi32(t4, 0xb1)));
   }
-  static I store_parts(int8_t* to, int, int i, F x) {
-    const I w = {_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)};
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(w.a, w.b), 0xd8);
-    _mm256_storeu_si256((__m256i*)(to + 2 * i), _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
-    return w;
+  template <int N> static I store_parts(int8_t* to, int, int i, const F* x) {
+    I total = set1_int(0);
+    for (int p = 0; p < N; p++) {
+      const I w = {_mm256_cvtps_epi32(x[p].a), _mm256_cvtps_epi32(x[p].b)};
+      const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(w.a, w.b), 0xd8);
+      _mm256_storeu_si256((__m256i*)(to + 2 * i) + p, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, 0xd8), 0xd8));
+      total = add_int(total, w);
+    }
+    return total;
   }
 };
 

@@ -86,11 +86,23 @@ struct V {
   static I dot(I sum, Cells c, Four four) { return _mm512_dpbusd_epi32(sum, c, four); }
   static F to_float(I x) { return _mm512_cvtepi32_ps(x); }
   static int32_t total(I x) { return _mm512_reduce_add_epi32(x); }
-  static I store_parts(int8_t* to, int n, int i, F x) {
-    const __m512i w = _mm512_cvtps_epi32(x);
-    _mm_storeu_si128((__m128i*)(to + i), _mm512_cvtepi32_epi8(_mm512_srli_epi32(w, 7)));
-    _mm_storeu_si128((__m128i*)(to + n + i), _mm512_cvtepi32_epi8(_mm512_and_si512(w, _mm512_set1_epi32(127))));
-    return w;
+  template <int N> static I store_parts(int8_t* to, int n, int i, const F* x) {
+    static_assert(N == 1 || N == 4);
+    __m512i w[N];
+    for (int p = 0; p < N; p++) w[p] = _mm512_cvtps_epi32(x[p]);
+    if constexpr (N == 1) {
+      _mm_storeu_si128((__m128i*)(to + i), _mm512_cvtepi32_epi8(_mm512_srli_epi32(w[0], 7)));
+      _mm_storeu_si128((__m128i*)(to + n + i), _mm512_cvtepi32_epi8(_mm512_and_si512(w[0], _mm512_set1_epi32(127))));
+      return w[0];
+    } else {  // one order for all of it at the end, as packing goes by parts of 128 bits
+      const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), lowest = _mm512_set1_epi16(127);
+      const __m512i a = _mm512_packs_epi32(w[0], w[1]), b = _mm512_packs_epi32(w[2], w[3]);
+      const __m512i upper = _mm512_packs_epi16(_mm512_srai_epi16(a, 7), _mm512_srai_epi16(b, 7));
+      const __m512i lower = _mm512_packs_epi16(_mm512_and_si512(a, lowest), _mm512_and_si512(b, lowest));
+      _mm512_storeu_si512(to + i, _mm512_permutexvar_epi32(order, upper));
+      _mm512_storeu_si512(to + n + i, _mm512_permutexvar_epi32(order, lower));
+      return _mm512_add_epi32(_mm512_add_epi32(w[0], w[1]), _mm512_add_epi32(w[2], w[3]));
+    }
   }
 
  private:

@@ -147,13 +147,17 @@ struct V {
     const int16x8_t lo = vcombine_s16(vmovn_s32(w[0]), vmovn_s32(w[1])), hi = vcombine_s16(vmovn_s32(w[2]), vmovn_s32(w[3]));
     return vcombine_s8(vmovn_s16(lo), vmovn_s16(hi));
   }
-  static I store_parts(int8_t* to, int n, int i, F x) {
-    I w, part;
-    for (int j = 0; j < 4; j++) w.v[j] = vcvtnq_s32_f32(x.v[j]), part.v[j] = vshrq_n_s32(w.v[j], 7);
-    vst1q_s8(to + i, narrow(part.v));
-    for (int j = 0; j < 4; j++) part.v[j] = vandq_s32(w.v[j], vdupq_n_s32(127));
-    vst1q_s8(to + n + i, narrow(part.v));
-    return w;
+  template <int N> static I store_parts(int8_t* to, int n, int i, const F* x) {
+    I total = set1_int(0);
+    for (int p = 0; p < N; p++, i += 16) {
+      I w, part;
+      for (int j = 0; j < 4; j++) w.v[j] = vcvtnq_s32_f32(x[p].v[j]), part.v[j] = vshrq_n_s32(w.v[j], 7);
+      vst1q_s8(to + i, narrow(part.v));
+      for (int j = 0; j < 4; j++) part.v[j] = vandq_s32(w.v[j], vdupq_n_s32(127));
+      vst1q_s8(to + n + i, narrow(part.v));
+      total = add_int(total, w);
+    }
+    return total;
   }
 };
 

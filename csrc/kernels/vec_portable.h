@@ -156,13 +156,17 @@ struct V {
     for (int32_t v : x.v) sum += v;
     return sum;
   }
-  // Numbers i to i + 15 of n, rounded to the nearest even; returns them. The caller keeps |x| <= 16383.
-  static I store_parts(int8_t* to, int, int i, const F& x) {
-    I w;
-    int16_t words[16];
-    for (int j = 0; j < 16; j++) w.v[j] = words[j] = int16_t(std::nearbyint(x.v[j]));
+  // Numbers i to i + 16 * N - 1 of n, rounded to the nearest even; returns what adds up to their sum. N is 1 or 4; the caller keeps
+  // |x| <= 16383.
+  template <int N> static I store_parts(int8_t* to, int, int i, const F* x) {
+    I total = set1_int(0);
+    int16_t words[16 * N];
+    for (int j = 0; j < 16 * N; j++) {
+      words[j] = int16_t(std::nearbyint(x[j / 16].v[j % 16]));
+      total.v[j % 16] += words[j];
+    }
     std::memcpy(to + 2 * i, words, sizeof words);
-    return w;
+    return total;
   }
 };
 

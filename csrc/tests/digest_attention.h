@@ -161,7 +161,7 @@ inline std::vector<float> attend_large(const Kernels& k, const Pages8& pages, Ro
 inline void attention8(const Kernels& k, Results& out) {
   Digest d;
   Random r;
-  for (int dim : {16, 64, 80, 128})
+  for (int dim : {16, 64, 80, 128, 192})  // of 192, three steps of tiles, not all stay in them
     for (int variant = 0; variant < 8; variant++) {
       const Way way(variant);
       Pages8 pages(r, kAttentionPages, dim);
