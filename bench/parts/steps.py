@@ -82,13 +82,14 @@ def main() -> None:
     words += ["--cpu"] if args.cpu else []
     words += [word for name in ("sequences", "context", "threads") for word in (f"--{name}", str(getattr(args, name)))]
     kind = ["--kv-type", args.kv_type]
-    names = ["installed", *args.core, *([] if args.kv_type == "f16" else ["installed, --kv-type f16"])]
-    cores = [kind, *(["--core", core, *kind] for core in args.core), ["--kv-type", "f16"]][: len(names)]
-    times: dict[str, list[float]] = {name: [] for name in names}
-    children = [subprocess.Popen([*words, *core], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for core in cores]
+    builds = {"installed": kind, **{core: ["--core", core, *kind] for core in args.core}}
+    if args.kv_type != "f16":
+        builds["installed, --kv-type f16"] = []
+    times: dict[str, list[float]] = {name: [] for name in builds}
+    children = [subprocess.Popen([*words, *build], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for build in builds.values()]
     try:
         for turn in range(args.rounds):
-            for name, process in list(zip(names, children, strict=True))[:: 1 if turn % 2 else -1]:
+            for name, process in list(zip(builds, children, strict=True))[:: 1 if turn % 2 else -1]:
                 assert process.stdin and process.stdout
                 print(file=process.stdin, flush=True)
                 times[name].append(float(process.stdout.readline()))
@@ -96,7 +97,7 @@ def main() -> None:
         for process in children:
             process.kill()
     what = f"{args.sequences} sequences at {args.context} tokens" + (f", prefill of {CHUNK}" if args.prefill else "")
-    for name in names:
+    for name in builds:
         ratio = median(mine / installed for mine, installed in zip(times[name], times["installed"], strict=True))
         print(f"{what}, {name}: best {min(times[name]):.2f} ms, median {median(times[name]):.2f} ms, {ratio:.3f} of the installed")
 

@@ -44,9 +44,8 @@ class Ahead {
 
   void hold(const Parts& rows) {
     rows_ = rows;
-    if (rows.steps > kHeld) return;
-    load<0>(0);
-    if (rows.steps == kHeld) load<1>(1);
+    if (held()) load<0>(0);
+    if (held() && rows.steps > 1) load<1>(1);
   }
   void store(int i) { tile_store<0>(own_.upper[i % kKept]), tile_store<1>(own_.lower[i % kKept]); }
   // Of the sums of product i - 1 what is in the tiles goes to memory; then those of i are made of tiles of cells, `apart` bytes from one
@@ -57,9 +56,9 @@ class Ahead {
     tile_zero<1>();
     for (int s = 0; s < rows_.steps; s++) {
       tile_load_whole<2>(cells + apart * size_t(s), 64);
-      if (rows_.steps > kHeld) load<0>(s);
-      if (s != 1 || rows_.steps > kHeld) multiply<0>();
-      else multiply<1>();
+      if (!held()) load<0>(s);
+      if (held() && s) multiply<1>();
+      else multiply<0>();
     }
   }
   // The sum of row r and 16 columns, as a float, rounded once.
@@ -69,7 +68,7 @@ class Ahead {
   }
 
  private:
-  static constexpr int kHeld = 2;
+  bool held() const { return rows_.steps <= 2; }
   template <int place> void load(int step) const {
     tile_load_whole<4 + 2 * place>(rows_.at + kDepth * step, rows_.stride);
     tile_load_whole<5 + 2 * place>(rows_.at + rows_.lower + kDepth * step, rows_.stride);
@@ -125,10 +124,9 @@ inline void gather(const Bytes& a, const Room& room, int page, int count, Line* 
     const uint8_t *from = p < count ? a.v[page + p] : nullptr, *ahead = nth_read(a, room.pages, room.pages + page + p + kBytesAhead);
     for (int four = 0; four < 4; four++) {
       Line* line = to + size_t(p / kPages * across) * 16 + size_t(p % kPages * 4 + four);
-      for (int d = 0; d < across; d++, line += 16, ahead += 64) {
-        if (from) fetch(ahead);
-        _mm512_store_si512(line->bytes, from ? _mm512_loadu_si512(from) : _mm512_setzero_si512());
-        if (from) from += 64;
+      for (int i = 64 * across * four; i < 64 * across * (four + 1); i += 64, line += 16) {
+        if (from) fetch(ahead + i);
+        _mm512_store_si512(line->bytes, from ? _mm512_loadu_si512(from + i) : _mm512_setzero_si512());
       }
     }
   }
