@@ -6,7 +6,8 @@ import pytest
 
 from quintet.errors import TooManyRequests
 from quintet.keys.key import Key
-from quintet.keys.lockout import MOST_ADDRESSES, MOST_FAILURES, Lockout, site
+from quintet.keys.lockout import MOST_ADDRESSES, MOST_FAILURES, Lockout
+from quintet.keys.site import site
 
 CHOSEN, GENERATED = Key(b"\1" * 32), Key(b"\2" * 32, generated=True)
 

@@ -94,6 +94,24 @@ def test_bodies_that_arrive_slowly_take_bounded_memory_and_leave_others_theirs(p
     until(lambda: room.held == 0)
 
 
+@pytest.mark.fault("B13")
+def test_all_addresses_of_an_ipv6_network_have_one_share_of_the_room(rooms: list[BodyRoom]) -> None:
+    def sent(address: str, data: bytes) -> socket.socket:
+        client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+        client.sendall(head("none", f"x-forwarded-for: {address}", f"content-length: {len(BODY)}") + data)
+        return client
+
+    config = ServerConfig(trusted_proxy=("127.0.0.0/8",), max_body_bytes=LARGE)
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(serving(lambda: create_app(ScriptedBackend(), config)))
+        clients = [sent(f"2001:db8::{number}", BODY[:-1]) for number in range(1, 9)]
+        until(lambda: rooms and rooms[0].held >= ROOM // 2 - LARGE)
+        assert status(sent("2001:db8:0:1::1", BODY)) == b"200", "half of the room is others'"
+        for client in clients:
+            client.sendall(BODY[-1:])
+        assert [status(client) for client in clients] == [b"200"] * 8
+
+
 @pytest.mark.parametrize("sent", [b"", BODY[: LARGE // 2], b"[" * len(BODY)], ids=["nothing", "a part", "no JSON"])
 def test_room_is_free_again_whatever_becomes_of_a_body(port: int, rooms: list[BodyRoom], sent: bytes) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:

@@ -12,18 +12,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import ip_address, ip_network
 
 from quintet.errors import TooManyRequests
 from quintet.keys.key import Key
+from quintet.keys.site import site
 
 MOST_FAILURES = 20
 FAILURE_S = 3.0
 """An address may try ``MOST_FAILURES`` wrong keys at once, and another one every ``FAILURE_S`` seconds."""
 
 MOST_ADDRESSES = 4096
-
-_SITE_BITS = 64  # of an IPv6 address: whoever has one address has all that begin alike
 
 
 @dataclass(slots=True)
@@ -79,16 +77,3 @@ class Lockout:
         if len(self._records) > MOST_ADDRESSES:
             self._records.popitem(last=False)
         return record
-
-
-def site(address: str) -> str:
-    """What counts as one address: an IPv4 address, the first 64 bits of an IPv6 one; whatever is no address, as it is."""
-    if ":" not in address:
-        return address
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if found.version == 6 and found.ipv4_mapped:
-        return str(found.ipv4_mapped)
-    return str(ip_network((found, _SITE_BITS), strict=False))
