@@ -82,7 +82,11 @@ inline __m512 to_float(__m512i sum) {
 
 template <int scales, bool minima> void multiply_all(const Packed& w, const uint8_t* tile, const Scales& from, Products<scales> products,
                                                      int m, float* y, size_t y_stride, bool accumulate) {
-  const size_t blocks = size_t(w.blocks()), lines = (w.tile_bytes / 64 + blocks - 1) / blocks;
+  const size_t blocks = size_t(w.blocks());
+  // The next tile's lines for each block of this one: one in each of the last panels, more if these are fewer. All in the last panel would
+  // be as many as memory gives a thread at most.
+  const int lines = int((w.tile_bytes / 64 + blocks - 1) / blocks), panels = (m + kPanelRows - 1) / kPanelRows;
+  const int at_once = (lines + panels - 1) / panels, fetching = (lines + at_once - 1) / at_once;
   const PanelBlock* x = products.rows;
   const uint8_t* ahead = tile + w.tile_bytes;
   for (int i = 0; i < kAhead; i++) products.next(i);
@@ -90,11 +94,15 @@ template <int scales, bool minima> void multiply_all(const Packed& w, const uint
   const auto panel = [&]<bool Fetch>(int first) __attribute__((always_inline)) {
     __m512 f[kPanelRows];
     each_row([&]<int r>() __attribute__((always_inline)) { f[r] = _mm512_setzero_ps(); });
-    fetch_results<kPanelRows>(y + size_t(first) * y_stride, y_stride);
+    const float* result = y + size_t(first) * y_stride;
     const uint8_t* scale = from.at;
     for (size_t b = 0; b < blocks; b++, x++, scale += from.step) {
+      if (b < kPanelRows) {  // a result's line a block: all at once would wait for room among the lines on their way
+        fetch_near(result);
+        result += y_stride;
+      }
       if constexpr (Fetch)
-        for (size_t line = 0; line < lines; line++, ahead += 64) fetch(ahead);
+        for (int line = 0; line < at_once; line++, ahead += 64) fetch(ahead);
 #pragma GCC unroll 2
       for (int part = 0; part < scales; part++, i++) {
         products.next(i + kAhead);
@@ -117,8 +125,8 @@ template <int scales, bool minima> void multiply_all(const Packed& w, const uint
     });
   };
   int first = 0;
-  for (; first + kPanelRows < m; first += kPanelRows) panel.template operator()<false>(first);
-  panel.template operator()<true>(first);
+  for (; first < kPanelRows * (panels - fetching); first += kPanelRows) panel.template operator()<false>(first);
+  for (; first < m; first += kPanelRows) panel.template operator()<true>(first);
 }
 
 template <Format F> void all_panels(Own& mine, const Packed& w, const uint8_t* tile, const uint8_t* panels, int m, float* y,

@@ -24,9 +24,9 @@
 namespace quintet {
 namespace {
 
-// Rows that one phase of the feed-forward handles at a time: its scratch stays in the first-level cache.
-constexpr int kRowBlock = 96;
-constexpr int kPanelRowBlock = 64;  // and so do their panels, of 44 bytes for 32 values
+// Rows that one phase of the feed-forward handles at a time: its scratch stays in the first-level cache. In panels it is the second-level
+// one, as for each block of them the weights are made ready once more.
+constexpr int kRowBlock = 96, kPanelRowBlock = 256;
 
 void fail(const char* what) { throw std::invalid_argument(what); }
 
@@ -100,8 +100,8 @@ void Model::project_qkv(Pass& p, int l, Team::Walk& walk) {
 void Model::gated_block(Pass& p, const Layer& layer, const Gated& part, const Activations::View& rows, int block, int from, int to,
                         int thread) const {
   float* gate = p.threads[size_t(thread)].scratch.data();
-  float* up = gate + kRowBlock * 32;
   const int most = act_.in_panels(size_t(to - from)) ? kPanelRowBlock : kRowBlock;
+  float* up = gate + 32 * most;
   for (int r0 = from; r0 < to; r0 += most) {
     const int n = std::min(most, to - r0);
     const Activations::View in = act_.from(rows, config_.hidden, size_t(r0 - from));
@@ -354,7 +354,7 @@ void Model::prepare(Pass& p, const Batch& b) {
   p.last_units = attention_units(segments, pages);
   reserve_attention(p, pages);
   for (auto& own : p.threads) {
-    grow(own.scratch, std::max(size_t(c.hidden), size_t(kRowBlock) * 64));
+    grow(own.scratch, std::max(size_t(c.hidden), size_t(kPanelRowBlock) * 64));
     act_.reserve_rows(own.in, std::min(t, size_t(few_rows())), c.hidden);
     act_.reserve(own.panels, std::min(t, size_t(kMostBand + kPanelRows)), std::max(c.hidden, c.heads * c.head_dim));
     own.entered = own.laid = {};
