@@ -1,6 +1,6 @@
 // The machine's limits, with 1 and with N threads: read bandwidth; multiply-adds of int8 and of floats; and those of int8 where the sums of
 // each 32 become floats and are scaled as docs/decisions/0002 has it (a conversion, a product of both scales, two FMAs), which use the same
-// units. Prints one JSON object.
+// units; of int8 also with AMX's tiles, which take 16 rows at once. Prints one JSON object.
 // Build: g++ -O3 -march=native -std=c++20 -pthread machine.cpp -o machine; run: ./machine [threads]
 #include <algorithm>
 #include <atomic>
@@ -15,6 +15,12 @@
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#endif
+#if defined(__AMX_INT8__) && defined(__AVX512F__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#define QUINTET_BENCH_TILES "amx: tdpbssd"
+#define QUINTET_BENCH_TILE_BLOCKS "amx: tdpbssd of 32 features; for each of 16 rows vpaddd, vsubps, vmulps, 2 vfmaddps"
 #endif
 
 namespace {
@@ -263,6 +269,64 @@ std::uint64_t mac8(const std::uint8_t *, std::size_t) {
 }
 #endif
 
+// AMX: products of 16 rows with 16 columns. What is loaded and stored is left out, as everywhere here.
+#if defined(QUINTET_BENCH_TILES)
+struct TileConfig {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+
+/// Whether the system lets this process use tiles.
+bool tiles_allowed() {
+  constexpr long request_permission = 0x1023, tile_data = 18;
+  return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+}
+
+void configure(int features) {
+  TileConfig config;
+  for (int t = 0; t < 8; ++t) {
+    config.rows[t] = static_cast<std::uint8_t>(t == 7 ? features / 4 : 16);
+    config.row_bytes[t] = static_cast<std::uint16_t>(t == 6 ? features : 64);
+  }
+  asm volatile("ldtilecfg %0" : : "m"(config));
+}
+
+constexpr std::int64_t kTileRounds = 16;  // of kRounds for one of tiles, which take as much longer
+constexpr std::int64_t kMacsTiles = 4 * 16 * 16 * 64 / kTileRounds;
+std::uint64_t tiles(const std::uint8_t *, std::size_t) {
+  configure(64);
+  for (std::int64_t i = 0; i < kRounds; i += kTileRounds) {
+    asm volatile("tdpbssd %%tmm7, %%tmm6, %%tmm0\n tdpbssd %%tmm7, %%tmm6, %%tmm1" : :);
+    asm volatile("tdpbssd %%tmm7, %%tmm6, %%tmm2\n tdpbssd %%tmm7, %%tmm6, %%tmm3" : :);
+  }
+  asm volatile("tilerelease");
+  return 1;
+}
+
+constexpr int kTileRows = 16;
+constexpr std::int64_t kMacsTileBlocks = 16 * 16 * 32 / kTileRounds;
+std::uint64_t tile_blocks(const std::uint8_t *, std::size_t) {
+  configure(32);
+  __m512 f[kTileRows], d = _mm512_set1_ps(0.5f), m = _mm512_set1_ps(0.25f), scale = d;
+  __m512i sum = _mm512_set1_epi32(3);
+  const __m512i shift = _mm512_set1_epi32(0x4b400000);  // a sum becomes a float by two additions, as conversions take the unit that multiplies
+  for (auto &v : f) v = _mm512_setzero_ps();
+  for (std::int64_t i = 0; i < kRounds; i += kTileRounds) {
+    asm volatile("tilezero %%tmm0\n tdpbssd %%tmm7, %%tmm6, %%tmm0" : :);
+#pragma GCC unroll 16
+    for (int r = 0; r < kTileRows; ++r) {
+      asm volatile("" : "+v"(scale), "+v"(sum));
+      const __m512 shifted = _mm512_castsi512_ps(_mm512_add_epi32(sum, shift));
+      f[r] = _mm512_fmadd_ps(m, scale, _mm512_fmadd_ps(_mm512_sub_ps(shifted, _mm512_castsi512_ps(shift)), _mm512_mul_ps(d, scale), f[r]));
+    }
+  }
+  asm volatile("tilerelease");
+  for (int r = 1; r < kTileRows; ++r) f[0] = _mm512_add_ps(f[0], f[r]);
+  return static_cast<std::uint64_t>(_mm512_reduce_add_ps(f[0]));
+}
+#endif
+
 // Multiply-adds of floats, likewise.
 #if defined(__AVX512F__)
 using Floats = __m512;
@@ -316,6 +380,14 @@ int main(int argc, char **argv) {
 #if defined(QUINTET_BENCH_BLOCKS)
   std::printf(", \"int8 in blocks\": {\"how\": \"%s\", \"1\": %.1f, \"%d\": %.1f}", QUINTET_BENCH_BLOCKS, rate(blocks, kMacsBlocks, 1), threads,
               rate(blocks, kMacsBlocks, threads));
+#endif
+#if defined(QUINTET_BENCH_TILES)
+  if (tiles_allowed()) {
+    std::printf(", \"int8 in tiles\": {\"how\": \"%s\", \"1\": %.1f, \"%d\": %.1f}", QUINTET_BENCH_TILES, rate(tiles, kMacsTiles, 1), threads,
+                rate(tiles, kMacsTiles, threads));
+    std::printf(", \"int8 in tiles in blocks\": {\"how\": \"%s\", \"1\": %.1f, \"%d\": %.1f}", QUINTET_BENCH_TILE_BLOCKS,
+                rate(tile_blocks, kMacsTileBlocks, 1), threads, rate(tile_blocks, kMacsTileBlocks, threads));
+  }
 #endif
 #if defined(QUINTET_BENCH_FLOATS)
   std::printf(", \"float\": {\"how\": \"%s\", \"1\": %.1f, \"%d\": %.1f}", QUINTET_BENCH_FLOATS, rate(floats, kMacsFloats, 1), threads,

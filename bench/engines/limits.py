@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from bench.common.plan import Plan, Stage
 from bench.engines.model import Work
 
-WITHOUT = {"avx2": ("-mno-avx512f", "-mno-avxvnni"), "avxvnni": ("-mno-avx512f",)}
+WITHOUT = {
+    "avx2": ("-mno-avx512f", "-mno-avxvnni", "-U__AMX_INT8__"),
+    "avxvnni": ("-mno-avx512f", "-U__AMX_INT8__"),
+    "avx512": ("-U__AMX_INT8__",),
+}
 """Of the core's instruction sets, what ``machine.cpp`` is compiled without where they are measured on a CPU that has more."""
+
+
+TILE_ROWS = 16
+"""Of AMX's tiles: with fewer rows a part of them is left unused."""
 
 
 def compiler_options(isas: Sequence[str]) -> tuple[str, ...]:
@@ -24,7 +32,7 @@ def compiler_options(isas: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """10^9 a second, with as many threads as are measured; 0 = not known.
+    """10^9 a second, with as many threads as are measured, for a step of so many rows; 0 = not known.
 
     Args:
         read: bytes.
@@ -39,11 +47,14 @@ class Rates:
     floats: float
 
     @classmethod
-    def of(cls, measured: Mapping[str, Mapping[str, float | str]], threads: int) -> Rates:
-        """From ``machine.cpp``; of weights of 4 bits where these have a limit of their own."""
+    def of(cls, measured: Mapping[str, Mapping[str, float | str]], threads: int, rows: int) -> Rates:
+        """From ``machine.cpp``; of weights of 4 bits where these have a limit of their own, of tiles from as many rows on as they have."""
         found = {name: float(limit[str(threads)]) for name, limit in measured.items() if str(threads) in limit}
-        integers = found.get("int4x8") or found.get("int8", 0.0)
-        return cls(found.get("read_GBps", 0.0), integers, found.get("int8 in blocks", 0.0), found.get("float", 0.0))
+        integers, blocks = found.get("int4x8") or found.get("int8", 0.0), found.get("int8 in blocks", 0.0)
+        if rows >= TILE_ROWS:
+            integers = max(integers, found.get("int8 in tiles", 0.0))
+            blocks = max(blocks, found.get("int8 in tiles in blocks", 0.0))
+        return cls(found.get("read_GBps", 0.0), integers, blocks, found.get("float", 0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,12 +152,14 @@ class Report:
     def _distances(self) -> str:
         """How far ours is from what the machine allowed at that time: medians of the rounds."""
         core = next((row for row in self.rows if row.ours and not row.http), None)
-        if core is None or core.version.endswith("amx"):  # tiles multiply faster than what is measured
+        if core is None:
             return ""
         body = []
         for step in steps(self.plan, self.work):
             measured = [
-                (sample.value, Rates.of(sample.limits, self.plan.threads)) for sample in core.samples if sample.column == step.column
+                (sample.value, Rates.of(sample.limits, self.plan.threads, step.tokens))
+                for sample in core.samples
+                if sample.column == step.column
             ]
             if found := [distance(step, value, rates) for value, rates in measured if all(astuple(rates))]:
                 *figures, share, whole = map(median, zip(*found, strict=True))

@@ -43,8 +43,15 @@ def test_the_times_of_both_kinds_of_multiplication_add_up() -> None:
 
 def test_the_rate_of_four_bits_counts_where_it_is_another() -> None:
     measured: dict[str, dict[str, float | str]] = {"int8": {"how": "", "2": 5.0}, "read_GBps": {"2": 1.0}}
-    assert Rates.of(measured, 2) == Rates(1.0, 5.0, 0.0, 0.0)
-    assert Rates.of(measured | {"int4x8": {"2": 7.0}}, 2).integers == 7.0
+    assert Rates.of(measured, 2, 1) == Rates(1.0, 5.0, 0.0, 0.0)
+    assert Rates.of(measured | {"int4x8": {"2": 7.0}}, 2, 1).integers == 7.0
+
+
+def test_tiles_count_from_as_many_rows_on_as_they_have() -> None:
+    bare: dict[str, dict[str, float | str]] = {"int8": {"2": 5.0}, "int8 in blocks": {"2": 4.0}}
+    measured = bare | {"int8 in tiles": {"2": 9.0}, "int8 in tiles in blocks": {"2": 6.0}}
+    assert [Rates.of(measured, 2, rows) for rows in (15, 16)] == [Rates(0.0, 5.0, 4.0, 0.0), Rates(0.0, 9.0, 6.0, 0.0)]
+    assert Rates.of(bare, 2, 16) == Rates(0.0, 5.0, 4.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -52,9 +59,11 @@ def test_the_rate_of_four_bits_counts_where_it_is_another() -> None:
     [
         (("",), ()),
         (("amx", "avx512"), ()),
-        (("avx2",), ("-mno-avx512f", "-mno-avxvnni")),
-        (("avxvnni", "avx2"), ("-mno-avx512f",)),
-        (("avx2", "avx512"), ()),
+        (("avx512",), ("-U__AMX_INT8__",)),
+        (("avx2",), ("-mno-avx512f", "-mno-avxvnni", "-U__AMX_INT8__")),
+        (("avxvnni", "avx2"), ("-mno-avx512f", "-U__AMX_INT8__")),
+        (("avx2", "avx512"), ("-U__AMX_INT8__",)),
+        (("avx2", "amx"), ()),
     ],
 )
 def test_limits_are_those_of_the_widest_instruction_set_that_is_measured(isas: tuple[str, ...], options: tuple[str, ...]) -> None:

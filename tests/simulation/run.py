@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -61,12 +62,14 @@ class Outcome:
 
 
 def promise(case: Case) -> tuple[str, World]:
-    """The promise that a world breaks, in a word or two, or nothing; and the world as it is then."""
+    """The promise that a world breaks, in a word or two, or nothing; and the world as it is then. An error in what is tested is one."""
     world = World(case.seed, case.requests, case.without)
     try:
         world.run()
     except Violation as violation:
         return str(violation), world
+    except Exception as error:
+        return f"{type(error).__name__} in {traceback.extract_tb(error.__traceback__)[-1].name}: {error}", world
     return "", world
 
 
