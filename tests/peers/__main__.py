@@ -30,6 +30,8 @@ HERE = Path(__file__).parent
 BUILD = HERE.parents[1] / "build" / "peers"
 NEEDS = ("pytest", "pytest-asyncio", "openai", "requests", "regex", "filelock", "numpy")
 MOST_S = 1200
+CHANCE = "By chance: "
+"""How a reason begins where a test fails at some times and passes at others: nothing follows from either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,8 @@ def judged(peer: Peer, found: dict[str, str]) -> int:
     for test, outcome in found.items():
         patterns = {pattern for pattern in expected if fnmatch.fnmatchcase(test, pattern.replace("[", "[[]"))}
         listed |= patterns
+        if any(expected[pattern].startswith(CHANCE) for pattern in patterns):
+            continue
         if (outcome in ("passed", "skipped")) == bool(patterns):
             faults += 1
             print(f"{peer.name}: {test}: {'passes, and is listed as one that fails' if patterns else outcome}")

@@ -102,6 +102,20 @@ def test_what_nobody_was_shown_is_run_again_and_goes_on_where_it_was() -> None:
     assert len(world.seen(1)) == 6, "nor is it waited for"
 
 
+@pytest.mark.fault("C01")
+def test_a_sequence_called_off_before_a_death_is_not_waited_for_though_the_dead_engine_had_begun_with_none() -> None:
+    world = World()
+    world.add(1, count=2, shown=False)
+    off = TokenEvent(1, -1, finish=Finish.ABORT)
+    world.in_flight.abort(1, 1)
+    world.in_flight.push(1, [off])
+    world.crash()
+    world.in_flight.push(1, [GOING, DONE])
+    assert (world.end(1), world.in_flight.live) == ((Finish.LENGTH, ""), 0)
+    world.in_flight.push(1, [off])
+    assert world.seen(1) == [off, GOING, DONE]
+
+
 def test_what_nobody_was_shown_breaks_off_at_the_second_death_that_it_is_computed_at_and_not_at_one_that_it_waits_through() -> None:
     world = World()
     for each in (1, 2):

@@ -41,6 +41,7 @@ class InFlightRequest:
     Args:
         aborts: what was called off: sequences, or all (``None``).
         sent: the engine that runs now was told of it.
+        resent: engines before it were too.
         computed: that engine has begun with it.
         pixels: of its images, by their digests.
         told: what it was told, where nobody is shown any of that before the last; else ``None``.
@@ -51,6 +52,7 @@ class InFlightRequest:
     stream: Stream
     aborts: list[int | None] = field(default_factory=list)
     sent: bool = False
+    resent: bool = False
     computed: bool = False
     pixels: Mapping[bytes, bytes] = field(default_factory=dict)
     told: Told | None = None
@@ -156,7 +158,7 @@ class InFlight:
             self._count_ended(request, ends)
             if not request.stream.open:
                 del self._in_flight[request_id]
-                if request.deaths:
+                if request.resent:
                     self._ended_reruns.add(request_id)
                 if self._suspects and batch[-1].finish in (Finish.EOS, Finish.LENGTH):
                     self._suspects.clear(self._digest(request.submit))
@@ -213,6 +215,7 @@ class InFlight:
         broken = 0
         for request in list(self._in_flight.values()):
             request.deaths += request.computed
+            request.resent |= request.sent
             request.sent = request.computed = False
             if None in request.aborts:
                 self._end(request, Finish.ABORT)
