@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from pathlib import Path
@@ -11,7 +12,7 @@ import axe_playwright_python
 import pytest
 from playwright.sync_api import Page, Route
 
-from conftest import Opener, until
+from conftest import TEXT, Opener, until
 
 AXE = Path(axe_playwright_python.__file__).parent / "axe.min.js"  # 4.12.1
 AXE_SHA256 = "84494fec757e4710dc751c8d7a636e457f4532f08f85c86dc9070133fbff53bc"
@@ -117,8 +118,7 @@ def test_all_of_it_by_keyboard(playground: Opener) -> None:
             break
         page.keyboard.press("Tab")
     page.keyboard.press("ArrowUp")
-    page.wait_for_timeout(100)
-    assert one.text() != text
+    until(page, f"({TEXT}) !== {json.dumps(text)}")
     page.keyboard.press("Shift+Tab")
     tab_to("Surprise")
     page.keyboard.press("Enter")
