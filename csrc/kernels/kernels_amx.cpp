@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kAhead = 3;  // products that are begun while one's sums are scaled: neither waits for the other
 constexpr int kKept = 4;   // sums in memory
+constexpr int kSteps = 4;  // in which a product is begun
+constexpr int kEvery = 3;  // one before every third row that is scaled: among operations that multiply they find room, together they wait
 
 struct alignas(64) Own {  // a thread's; looked up once a call, as that is a call of its own and ends what registers hold
   TileSums sums[kKept];
@@ -45,7 +47,8 @@ template <class Op> [[gnu::always_inline]] inline void each_row(Op op) {
 }
 
 // The products of a tile of weights with all panels, one after the other, a block after a block. The CPU renames tiles as it does
-// registers, so one of sums, one of activations and one of weights are enough for products that overlap.
+// registers, so one of activations and one of weights are enough for products that overlap. Sums have two in turns: a product's are stored
+// while the next but one begins, as stores that wait for their sums keep others from being issued.
 template <int scales> struct Products {
   TileSums* sums;
   const PanelBlock* rows;  // of the next product
@@ -53,18 +56,26 @@ template <int scales> struct Products {
   int parts, left;  // blocks times scales; products that are not begun
   int part = 0;
 
-  // Begin the i-th and store the sums of the one before, in sums[its number % kKept].
-  void next(int i) {
-    TileSums& before = sums[(i + kKept - 1) % kKept];
-    if (!left) return tile_store<0>(before);
-    left--;
-    tile_load_rows<1>(*rows);
-    tile_load_block<2>(*reinterpret_cast<const TileBytes*>(weights + sizeof(TileBytes) * size_t(part)));
-    tile_store<0>(before);
-    tile_zero<0>();
-    tile_dot<0, 1, 2>();
-    if (scales == 1 || part % 2) rows++;
-    if (++part == parts) part = 0;
+  // begin<T, More>() for the i-th, whose sums are in tile T; without More there is none, and only others' sums are stored.
+  template <class Begin> [[gnu::always_inline]] void next(int i, Begin begin) {
+    if (left && i % 2 == 0) begin.template operator()<0, true>();
+    else if (left) begin.template operator()<3, true>();
+    else if (i % 2 == 0) begin.template operator()<0, false>();
+    else begin.template operator()<3, false>();
+  }
+
+  // To begin the i-th, in the order of the steps. The third stores the sums of the next but one before it, in sums[its number % kKept].
+  template <int Step, int T, bool More> [[gnu::always_inline]] void step(int i) {
+    if constexpr (Step == 0 && More) tile_load_rows<1>(*rows);
+    if constexpr (Step == 1 && More) tile_load_block<2>(*reinterpret_cast<const TileBytes*>(weights + sizeof(TileBytes) * size_t(part)));
+    if constexpr (Step == 2) tile_store<T>(sums[(i + kKept - 2) % kKept]);
+    if constexpr (Step == 3 && More) {
+      tile_zero<T>();
+      tile_dot<T, 1, 2>();
+      left--;
+      if (scales == 1 || part % 2) rows++;
+      if (++part == parts) part = 0;
+    }
   }
 };
 
@@ -89,7 +100,12 @@ template <int scales, bool minima> void multiply_all(const Packed& w, const uint
   const int at_once = (lines + panels - 1) / panels, fetching = (lines + at_once - 1) / at_once;
   const PanelBlock* x = products.rows;
   const uint8_t* ahead = tile + w.tile_bytes;
-  for (int i = 0; i < kAhead; i++) products.next(i);
+  for (int i = 0; i < kAhead; i++)
+    products.next(i, [&]<int T, bool More>() __attribute__((always_inline)) {
+      each_row([&]<int r>() __attribute__((always_inline)) {
+        if constexpr (r < kSteps) products.template step<r, T, More>(i);
+      });
+    });
   int i = 0;
   const auto panel = [&]<bool Fetch>(int first) __attribute__((always_inline)) {
     __m512 f[kPanelRows];
@@ -105,16 +121,21 @@ template <int scales, bool minima> void multiply_all(const Packed& w, const uint
         for (int line = 0; line < at_once; line++, ahead += 64) fetch(ahead);
 #pragma GCC unroll 2
       for (int part = 0; part < scales; part++, i++) {
-        products.next(i + kAhead);
         const uint16_t* s = reinterpret_cast<const uint16_t*>(scale) + 16 * part;
         const __m512 d = V::load_half(s), least = minima ? V::load_half(s + 16 * scales) : _mm512_setzero_ps();
         const TileSums& sums = products.sums[i % kKept];
-        each_row([&]<int r>() __attribute__((always_inline)) {
+        const auto scale_row = [&]<int r>() __attribute__((always_inline)) {
           const __m512 x_scale = _mm512_set1_ps(x->scale[r]);
           f[r] = _mm512_fmadd_ps(to_float(_mm512_load_si512(sums[r])), _mm512_mul_ps(d, x_scale), f[r]);
           if (minima && scales == 1) f[r] = _mm512_fmadd_ps(least, _mm512_set1_ps(x->minimum[r]), f[r]);
           if (minima && scales == 2)
             f[r] = _mm512_fmadd_ps(_mm512_set1_ps(float(x->sum[r].half(part))), _mm512_mul_ps(least, x_scale), f[r]);
+        };
+        products.next(i + kAhead, [&]<int T, bool More>() __attribute__((always_inline)) {
+          each_row([&]<int r>() __attribute__((always_inline)) {
+            if constexpr (r % kEvery == 0 && r / kEvery < kSteps) products.template step<r / kEvery, T, More>(i + kAhead);
+            scale_row.template operator()<r>();
+          });
         });
       }
     }
@@ -151,7 +172,7 @@ void gemm_panels_amx(const Packed& w, int tile, const uint8_t* panels, int m, fl
   else for_coded(w.format, all);
 }
 
-// Of products tile 0 is sums, 1 activations, 2 weights; attention has eight whole ones.
+// Of products tiles 0 and 3 are sums, 1 activations, 2 weights; attention has eight whole ones.
 void configure_tiles(TileShapes shapes) {
   if (own.shapes == shapes) return;
   own.shapes = shapes;
