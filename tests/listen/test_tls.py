@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
 
 from quintet.config import ServerConfig
+from quintet.listen import accept
+from quintet.listen.crowd import SPARE
 from quintet.listen.sockets import ListenError
 from quintet.listen.tls import LOOK_S, Tls
 
@@ -75,6 +78,19 @@ def test_what_is_older_than_tls_1_2_is_not_spoken_nor_is_plain_http(tmp_path: Pa
         with connect(port, pair[0]) as client:  # and the next one is served
             client.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             assert read(client).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.fault("E01")
+def test_who_never_ends_a_handshake_gives_way_to_who_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accept, "HANDSHAKE_S", 600.0)
+    pair = certificate(tmp_path, "one")
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(serving(lambda: create_app(ScriptedBackend(), ServerConfig()), most=4, tls=Tls(*pair)))
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(4 + SPARE)]
+        client = stack.enter_context(connect(port, pair[0]))
+        client.sendall(ASK + b"content-length: %d\r\n\r\n" % len(BODY) + BODY)
+        assert b" the cat" in read(client)
+        assert silent[0].recv(1) == b"", "the first that said nothing is gone"
 
 
 def test_a_certificate_that_was_replaced_is_shown_to_who_comes_next_and_streams_go_on(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import Callable
 
+from quintet.listen.protocol import Protocol
 from quintet.listen.reads import READ_BYTES, Reads
 from quintet.listen.sockets import Listener
 from quintet.listen.tls import Tls
@@ -35,7 +36,7 @@ class Acceptor:
         taken: one was taken; what shall speak on it.
     """
 
-    def __init__(self, listener: Listener, tls: Tls | None, room: Callable[[], bool], taken: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, listener: Listener, tls: Tls | None, room: Callable[[], bool], taken: Callable[[], Protocol]) -> None:
         self._loop = asyncio.get_running_loop()
         self._sock, self._tls, self._room, self._taken = listener.sock, tls, room, taken
         self._descriptor = listener.sock.fileno()
@@ -73,7 +74,9 @@ class Acceptor:
                     return
                 continue  # the client left before its turn
             self._told = False
-            task = self._loop.create_task(self._open(client, self._taken()))
+            protocol = self._taken()
+            task = self._loop.create_task(self._open(client, protocol))
+            protocol.give_up = task.cancel
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
@@ -91,7 +94,7 @@ class Acceptor:
             self._told = True
             _log.error("no connection can be taken: %s", error.strerror)
 
-    async def _open(self, client: socket.socket, protocol: asyncio.Protocol) -> None:
+    async def _open(self, client: socket.socket, protocol: Protocol) -> None:
         try:
             client.setblocking(False)
             if client.family != socket.AF_UNIX:
@@ -103,3 +106,7 @@ class Acceptor:
             _log.debug("a connection did not come about: %s", error)
             client.close()
             protocol.connection_lost(error)
+        except asyncio.CancelledError:  # its place is wanted
+            client.close()
+            protocol.connection_lost(None)
+            raise

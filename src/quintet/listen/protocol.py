@@ -77,6 +77,7 @@ class Protocol(HttpToolsProtocol):
         self._crowd = crowd
         self._head_s = HEAD_S
         self._connected = False  # ``connection_made`` was called: ``connection_lost`` may come without it
+        self.give_up: Callable[[], object] = lambda: None  # until then, over TLS with a handshake, whoever opens the connection says how
         self._is_last = False  # the request that is being answered, or else the next one, ends the connection
         self._connection: Connection = None  # type: ignore[assignment]
         self._head_timer: asyncio.TimerHandle | None = None
@@ -130,6 +131,7 @@ class Protocol(HttpToolsProtocol):
     def give_way(self) -> None:
         """Close: it waits for a request, and others for its place."""
         if not self._connected:
+            self.give_up()
             return
         self._connection.unread = False  # at once: its descriptor is wanted
         if self._head_timer is not None and self._head_bytes:
