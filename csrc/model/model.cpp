@@ -26,7 +26,7 @@ namespace {
 
 // Rows that one phase of the feed-forward handles at a time: its scratch stays in the first-level cache. In panels it is the second-level
 // one, as for each block of them the weights are made ready once more.
-constexpr int kRowBlock = 96, kPanelRowBlock = 256;
+constexpr int kRowBlock = 96, kPanelRowBlock = kMostBand;
 
 void fail(const char* what) { throw std::invalid_argument(what); }
 
