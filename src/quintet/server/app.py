@@ -18,7 +18,6 @@ from quintet.dialects.infill.dialect import Infill
 from quintet.engines.registry import Registry
 from quintet.errors import CLOSING, NotFound, Overloaded, QuintetError
 from quintet.keys.limits import Limiter
-from quintet.keys.site import site
 from quintet.ledger.ledger import Ledger
 from quintet.logs import REQUEST
 from quintet.server import pages, static
@@ -203,7 +202,7 @@ class App:
         # The raw path, so that no spelling of another path is public, and by name, so that every path to come needs a key.
         caller = ANYBODY if request.raw_path in self._public else self._auth.require(request.headers.raw, request.address)
         request.check_head()
-        request.hold = BodyHold(self._bodies, caller.id or site(request.address), request.lost)
+        request.hold = BodyHold(self._bodies, caller.id or request.address, request.lost)
         provider = named(request) or call.provider
         request.always[-1] = (HEADER, provider.name)  # in place of the one of the path's, which ``_http`` has put there
         return replace(call, provider=provider, caller=caller)

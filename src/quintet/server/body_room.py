@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from dataclasses import dataclass
+from functools import cached_property
 
 from quintet.errors import Overloaded
+from quintet.keys.site import site
 
 SMALL_BYTES = 64 * 1024
 """A body up to this size takes no room: what the HTTP server reads ahead is larger by one read (``listen/reads.py``)."""
@@ -111,12 +113,18 @@ class BodyHold:
     """What a request's body takes, from ``take`` until ``let_go``, of which the first counts.
 
     Args:
+        whose: a key's id, or without keys an address.
         left: done when the client has left; ``None`` = that is not told.
     """
 
-    def __init__(self, room: BodyRoom, caller: str, left: asyncio.Future[None] | None = None) -> None:
-        self._room, self.caller, self.left = room, caller, left
+    def __init__(self, room: BodyRoom, whose: str, left: asyncio.Future[None] | None = None) -> None:
+        self._room, self._whose, self.left = room, whose, left
         self.size = 0
+
+    @cached_property
+    def caller(self) -> str:
+        """Who has a share of the room; few requests have bodies for which that is asked, and it takes some time."""
+        return site(self._whose)
 
     async def take(self, size: int) -> bool:
         """Room for the whole body, if it is no small one and has none.
