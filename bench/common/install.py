@@ -30,7 +30,8 @@ CMAKE_FLAGS = (
     "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_OPENSSL=OFF",
 )
-NATIVE = ("-DGGML_NATIVE=ON",)
+BEFORE_ALL = Path(__file__).with_name("tile_config.h")
+NATIVE = ("-DGGML_NATIVE=ON", f"-DCMAKE_CXX_FLAGS=-include '{BEFORE_ALL}'")
 AVX2 = ("-DGGML_NATIVE=OFF", "-DGGML_SSE42=ON", "-DGGML_AVX=ON", "-DGGML_AVX2=ON", "-DGGML_BMI2=ON", "-DGGML_FMA=ON", "-DGGML_F16C=ON")
 
 
@@ -99,7 +100,8 @@ class Store:
 
     def llamacpp(self) -> Path:
         """Directory of llama.cpp's programs, built for this very CPU from the source inside ``llama-cpp-python``."""
-        home = self.root / "llamacpp" / self._kept(machine_key())
+        key = f"{machine_key()}-{sha256(BEFORE_ALL.read_bytes()).hexdigest()[:4]}"
+        home = self.root / "llamacpp" / self._kept(key)
         programs = home / "build/bin"
         if all((programs / target).exists() for target in TARGETS):
             return programs
