@@ -293,6 +293,41 @@ def test_a_full_disk_holds_what_is_computed_begins_nothing_new_and_goes_on(world
     asyncio.run(go())
 
 
+@pytest.mark.fault("J05")
+def test_an_output_that_the_disk_has_no_room_for_is_not_begun(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be written anew every second, up to where the disk is full, and take what little everybody else has."""
+    tried: list[int] = []
+    drafts: list[int] = []
+    full, room, draft = True, Folder.require_room, Folder.draft
+
+    def require_room(self: Folder, more: int = 0) -> None:
+        if full and more > 2_000:  # a line has less
+            tried.append(more)
+            raise OSError(errno.ENOSPC, "full")
+        room(self, more)
+
+    def note(self: Folder) -> Draft:
+        drafts.append(len(tried))
+        return draft(self)
+
+    async def go() -> None:
+        nonlocal full
+        await world.put(40)
+        monkeypatch.setattr(Folder, "require_room", require_room)
+        monkeypatch.setattr(Folder, "draft", note)
+        monkeypatch.setattr("quintet.batches.runner.RETRY_S", 0.01)
+        async with world.running(plain):
+            await world.until(Status.FINALIZING)
+            while len(tried) < 3:
+                await asyncio.sleep(0.01)
+            assert not drafts
+            full = False
+            batch = await world.until(Status.COMPLETED)
+        assert tried == [world.folder.content(str(batch.output_file)).stat().st_size] * len(tried)
+
+    asyncio.run(go())
+
+
 def test_two_processes_never_compute_the_same_folder(world: World) -> None:
     async def go() -> None:
         await world.put(1)

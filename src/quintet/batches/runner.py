@@ -332,13 +332,14 @@ class Runner:
 
         It is written beside its place first, so that nobody ever sees a part of it; and written again after a crash, to the same bytes.
         """
+        if not (size := await self._desk.do(lambda store: store.result_bytes(batch.id, ok=ok))):
+            return None
+        await asyncio.to_thread(self._folder.require_room, size)  # so that a disk too full for it is not written full every second
         draft = await asyncio.to_thread(self._folder.draft)
         last: int | None = 0  # number of the last line that is in it; ``None`` = all are
         try:
             while last is not None:
                 last = await self._desk.do(partial(_write_piece, batch.id, draft, last, ok))
-            if not draft.size:
-                return None
             id_ = f"file-{hashlib.sha256(f'{batch.id}/{what}'.encode()).hexdigest()[:32]}"
             await asyncio.to_thread(draft.keep, id_)
         finally:

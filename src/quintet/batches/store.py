@@ -234,6 +234,12 @@ class Store:
         where = "WHERE batch = ? AND ok = ? AND line > ? ORDER BY line"
         return self._execute(f"SELECT line, body FROM results {where}", (self._number(id_), ok, after))
 
+    def result_bytes(self, id_: str, *, ok: bool) -> int:
+        """Of all that ``results`` gives."""
+        row = self._fetch_one("SELECT coalesce(sum(length(body)), 0) FROM results WHERE batch = ? AND ok = ?", (self._number(id_), ok))
+        assert row is not None
+        return int(row[0])
+
     def complete(self, id_: str, now: float) -> bool:
         """If no line of a batch in progress is left, only its files are still to be written; whether it is so."""
         return not self.pending(id_, 0, 1) and self.enter(id_, Status.FINALIZING, now, Status.IN_PROGRESS)
