@@ -279,13 +279,15 @@ def test_native_files_and_their_lines_stay_short_enough_to_read(path: Path) -> N
     assert [line for line in lines if len(line) > MAX_LINE] == []  # the formatter leaves comments as they are
 
 
+# All of the scheduler's tests but the longest, which take as much time as the others.
 WITHOUT_CORE = """
 import importlib, sys
 sys.modules["quintet._core"] = None
 for name in {modules!r}:
     importlib.import_module(name)
 import pytest
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "tests/backends/native/schedule", "-k", "not Interleaving and not TestPool"]))
+which = "not Interleaving and not TestPool and not background and not saved"
+sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "tests/backends/native/schedule", "-k", which]))
 """
 
 

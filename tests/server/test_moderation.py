@@ -320,7 +320,7 @@ def test_who_waits_for_the_guard_and_loses_the_model_meanwhile_is_told_to_come_a
             Model("cat", ScriptedBackend, preparer=preparer_of),
             Model("guard", lambda: guard, lazy=True, preparer=preparer_of, moderation=FORM),
         ]
-        registry = Registry(served, name_models([("cat",), ("guard",)]))
+        registry = Registry(served, name_models([("cat",), ("guard",)]), patience=0.5)
         asking = asyncio.create_task(acall(create_app(registry, ServerConfig(), source=SOURCE), ASK, path=PATH))
         while registry.entries["guard"].backend is None:
             await asyncio.sleep(0.001)

@@ -18,7 +18,7 @@ from tests.server.test_connections import GET, Wire, echo
 from uvicorn.server import ServerState
 
 from quintet.config import ServerConfig
-from quintet.listen import protocol
+from quintet.listen import linger, protocol
 from quintet.listen.crowd import Crowd
 from quintet.server.asgi import Receive, Scope, Send
 
@@ -90,6 +90,7 @@ def test_little_waits_for_a_client_that_reads_little_and_it_is_cut_off_while_oth
 def test_heads_that_drip_are_ended_and_others_are_served_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """2,000 in the fault table: QUINTET_TEST_SLOW_HEADS."""
     monkeypatch.setattr(protocol, "HEAD_S", 2.0)
+    monkeypatch.setattr(linger, "LINGER_S", 1.0)
     many = int(os.environ.get("QUINTET_TEST_SLOW_HEADS", "200"))
     backend = ScriptedBackend()
     with serving(lambda: create_app(backend, ServerConfig())) as port:

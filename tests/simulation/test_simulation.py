@@ -13,7 +13,7 @@ import pytest
 from tests.simulation.run import cases, known, promise, report, run_all
 
 ROOT = Path(__file__).parents[2]
-TOTAL = int(os.environ.get("QUINTET_SIMULATED_REQUESTS", "12000"))
+TOTAL = int(os.environ.get("QUINTET_SIMULATED_REQUESTS", "6000"))
 SEED = int(os.environ.get("QUINTET_SIMULATION_SEED", "1"))
 
 

@@ -359,7 +359,7 @@ def test_pages_are_held_while_something_runs_and_only_cached_afterwards(check: C
         assert (before.used, before.cached, before.size > 0) == (0, 0, True)
         # So many sequences that they are not all at their ends by the time that the first token is read: a single one may be
         # (the tiny model answers with its end after some fifty tokens, which are a few milliseconds).
-        asked = [spec(max_tokens=300, temperature=1.0, seed=index) for index in range(16)]
+        asked = [spec(max_tokens=100, temperature=1.0, seed=index) for index in range(16)]
         stream = backend.submit(await prepare(backend, asked))
         batches = [await anext(stream)]
         assert backend.health().pages.used >= len(await preparer_of(backend).tokenize(STORY, False)) // before.size

@@ -108,7 +108,7 @@ class AnyInterleavingGullible(AnyInterleaving):
 TestAnyInterleavingEarly = AnyInterleavingEarly.TestCase
 TestAnyInterleavingGullible = AnyInterleavingGullible.TestCase
 TestAnyInterleavingEarly.settings = TestAnyInterleavingGullible.settings = settings(
-    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 
