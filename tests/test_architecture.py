@@ -279,14 +279,14 @@ def test_native_files_and_their_lines_stay_short_enough_to_read(path: Path) -> N
     assert [line for line in lines if len(line) > MAX_LINE] == []  # the formatter leaves comments as they are
 
 
-# All of the scheduler's tests but the longest, which take as much time as the others.
+# All of the scheduler's tests but the longest.
 WITHOUT_CORE = """
 import importlib, sys
 sys.modules["quintet._core"] = None
 for name in {modules!r}:
     importlib.import_module(name)
 import pytest
-which = "not Interleaving and not TestPool and not background and not saved"
+which = "not Interleaving and not TestPool and not whoever_comes_has_each_token and not whatever_was_kept"
 sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "tests/backends/native/schedule", "-k", which]))
 """
 
