@@ -238,7 +238,7 @@ def test_what_is_no_ledger_is_told_in_one_line(tmp_path: Path) -> None:
     os.mkfifo(fifo, 0o600)
     for file, said in (
         (other, "is another program's database"),
-        (Path("/dev/null"), "^--ledger /dev/null is not a file\\.$"),
+        (Path("/dev/null"), "^/dev/null is not a file\\.$"),
         (fifo, "fifo is not a file"),
         (text, "file is not a database"),
         (tmp_path / "no" / "folder", "no; make it first"),

@@ -15,7 +15,6 @@ from quintet.backends.base import State
 from quintet.cli import cluster, exporting, fleet, net, serving
 from quintet.cli.console import ConsoleReport
 from quintet.cli.interrupt import on_interrupt
-from quintet.ledger.ledger import Ledger
 from quintet.listen.sockets import addresses
 from quintet.listen.sockets import listen as listen_once
 from quintet.server.app import create_app
@@ -42,7 +41,7 @@ class Front:
             planned = fleet.plan(options.fleet, report)
         assert options.cluster is not None
         self._models = cluster.distributed(planned, options.cluster, options.fleet).open()
-        self._ledger = Ledger(options.ledger) if options.ledger else None
+        self._ledger = serving.opened(options.ledger)
         hosts = net.answered_hosts(addresses(options.listen.host), options.listen.allowed_host, keyless=auth.keys is None)
         config = replace(config, allowed_hosts=hosts, cors_origins=options.listen.cors_origin)
         otlp = options.told.otlp_endpoint

@@ -17,6 +17,7 @@ from quintet import logs
 from quintet.cli import exporting
 from quintet.cli.fleet import Fleet
 from quintet.cli.life import Life
+from quintet.cli.values import telling
 from quintet.config import LedgerConfig, ServerConfig
 from quintet.engines.registry import Registry
 from quintet.ledger.ledger import Ledger
@@ -36,6 +37,18 @@ def log_to_stderr(level: str, form: str) -> None:
     logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.msg)
     if level == "info":
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and stop lines say less than the banner
+
+
+def opened(config: LedgerConfig | None) -> Ledger | None:
+    """The ledger, if one is to be kept.
+
+    Raises:
+        OptionError: its file cannot be used.
+    """
+    if config is None:
+        return None
+    with telling({"--ledger": config.file}):
+        return Ledger(config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +76,8 @@ class Serving:
     def run(self) -> int:
         """Serve until told to stop; the exit code."""
         tracing = None if self.otlp is None else exporting.tracing(self.otlp, os.environ)
-        with contextlib.closing(Ledger(self.ledger)) if self.ledger else contextlib.nullcontext() as ledger:
+        ledger = opened(self.ledger)
+        with contextlib.closing(ledger) if ledger else contextlib.nullcontext():
 
             def server(models: Registry) -> Server:
                 app = create_app(models, self.config, ledger=ledger, auth=self.auth, tracing=tracing)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from quintet.cli.console import OptionError
+from quintet.cli.values import telling
 from quintet.config import LedgerConfig
 from quintet.errors import shorten
 
@@ -42,8 +43,7 @@ def report(file: Path | None, by: str, since: str | None, until: str | None, key
     """Print what was used.
 
     Raises:
-        OptionError: a malformed option.
-        LedgerError: the ledger cannot be read.
+        OptionError: a malformed option, or a ledger that cannot be read.
     """
     from quintet.ledger.report import FORMS, GROUPS, Query, usage  # a server, which is told how to keep one, needs none of it to start
 
@@ -56,7 +56,9 @@ def report(file: Path | None, by: str, since: str | None, until: str | None, key
         raise OptionError(f"--key must be a key's id, the 8 hex digits that are in the log, got {shorten(key)}.")
     first = parse_time(since, "--since") if since is not None else 0.0
     last = parse_time(until, "--until") if until is not None else float("inf")
-    sys.stdout.write(FORMS[form](groups, usage(file, Query(groups, first, last, key))))
+    with telling({"--ledger": file}):
+        rows = usage(file, Query(groups, first, last, key))
+    sys.stdout.write(FORMS[form](groups, rows))
 
 
 def parse_time(text: str, option: str) -> float:

@@ -105,7 +105,7 @@ class Ledger:
             for spent in store.spent(self._spending.fine, SLOT, DAY):
                 self._spending.add(spent.key, spent.time, spent.tokens)
         except (sqlite3.Error, OSError) as error:
-            raise LedgerError(f"--ledger {config.file}: {error}.") from None
+            raise LedgerError(f"{config.file}: {error}.") from None
         self.clock = clock
         self._now = now
         self._serve = config.serve_when_full

@@ -61,7 +61,7 @@ def usage(file: Path, query: Query) -> list[tuple[str | int, ...]]:
     try:
         return connection.execute(sql, {"since": query.since, "until": query.until, "key": query.key}).fetchall()
     except sqlite3.Error as error:
-        raise LedgerError(f"--ledger {file}: {error}.") from None
+        raise LedgerError(f"{file}: {error}.") from None
     finally:
         connection.close()
 

@@ -97,20 +97,20 @@ def connect(file: Path) -> sqlite3.Connection:
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite gives the files beside it the same mode
         mode = file.stat().st_mode
         if not stat.S_ISREG(mode):
-            raise LedgerError(f"--ledger {file} is not a file.")
+            raise LedgerError(f"{file} is not a file.")
         if mode & (stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP):
-            raise LedgerError(f"--ledger {file} may be read by everybody or written by others; chmod 600 it.")
+            raise LedgerError(f"{file} may be read by everybody or written by others; chmod 600 it.")
         connection = sqlite3.connect(file, timeout=_SQLITE_S, isolation_level=None, check_same_thread=False)
         patiently(lambda: version(file, connection))  # before anything of it is changed
         patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute("PRAGMA synchronous = FULL")
         patiently(lambda: _upgrade(file, connection))
     except FileNotFoundError:
-        raise LedgerError(f"--ledger {file}: there is no folder {file.parent}; make it first.") from None
+        raise LedgerError(f"{file}: there is no folder {file.parent}; make it first.") from None
     except OSError as error:
-        raise LedgerError(f"--ledger {file}: {error.strerror}.") from None
+        raise LedgerError(f"{file}: {error.strerror}.") from None
     except sqlite3.Error as error:
-        raise LedgerError(f"--ledger {file}: {error}.") from None
+        raise LedgerError(f"{file}: {error}.") from None
     return connection
 
 
@@ -122,15 +122,15 @@ def read(file: Path) -> sqlite3.Connection:
     """
     try:
         if not file.is_file():
-            raise LedgerError(f"--ledger {file} is not a file." if file.exists() else f"--ledger {file}: there is no such file.")
+            raise LedgerError(f"{file} is not a file." if file.exists() else f"{file}: there is no such file.")
         connection = sqlite3.connect(file, timeout=BUSY_S, isolation_level=None)
         connection.execute("PRAGMA query_only = 1")  # not opened read-only: after a crash it is a reader that must look through the log
         if version(file, connection) == 0:
-            raise LedgerError(f"--ledger {file} is empty.")
+            raise LedgerError(f"{file} is empty.")
     except OSError as error:
-        raise LedgerError(f"--ledger {file}: {error.strerror}.") from None
+        raise LedgerError(f"{file}: {error.strerror}.") from None
     except sqlite3.Error as error:
-        raise LedgerError(f"--ledger {file}: {error}.") from None
+        raise LedgerError(f"{file}: {error}.") from None
     return connection
 
 
@@ -143,10 +143,10 @@ def version(file: Path, connection: sqlite3.Connection) -> int:
     mark, found = (int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("application_id", "user_version"))
     if mark != APPLICATION:
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise LedgerError(f"--ledger {file} is another program's database.")
+            raise LedgerError(f"{file} is another program's database.")
         return 0
     if found > len(STEPS):
-        raise LedgerError(f"--ledger {file} is of version {found}, and this Quintet knows versions up to {len(STEPS)}: use the newer one.")
+        raise LedgerError(f"{file} is of version {found}, and this Quintet knows versions up to {len(STEPS)}: use the newer one.")
     return found
 
 

@@ -12,6 +12,7 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
 
@@ -337,7 +338,7 @@ class Protocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         if not self._waits:
-            self._parse()
+            Context().run(self._parse)  # not in that of the task whose answer ended: nothing of its request is the next one's
             if not self._connection.full and not self.flow.read_paused:
                 self._connection.resume_reading()
 
