@@ -2,6 +2,7 @@
 # make setup           the set-up alone: .venv, dependencies, native build, bundled model
 # make test            set up, then the tests                                   (make test ARGS="tests/models -k store")
 # make check           lint, format, types, import rules
+# make lint            the same without import rules, which are among the tests
 # make support         write the README's table of fields anew
 # make faults          write docs/faults.md anew: what may go wrong, and the tests that prove what is promised for it
 # make conformance     write docs/conformance.md anew: the pages' items, what they come to here, and their proofs
@@ -54,7 +55,7 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 NATIVE := CMakeLists.txt csrc/CMakeLists.txt $(wildcard csrc/*.cpp csrc/*.h csrc/*/*.cpp csrc/*/*.h)
 
-.PHONY: serve setup test check support faults conformance diagrams bench bench-serve clean metrics test-observability
+.PHONY: serve setup test check lint support faults conformance diagrams bench bench-serve clean metrics test-observability
 .PHONY: test-vllm test-ray test-clients test-conformance test-fuzz test-sampling test-schemas test-jitter test-kills test-ledger test-batches test-cancels test-repeats test-simulation sanitize test-emulated neon
 .DEFAULT_GOAL := serve
 .DELETE_ON_ERROR:
@@ -189,11 +190,13 @@ test-image: setup
 
 .PHONY: test-wheel test-lowest test-packaging test-image man docs
 
-check: $(STAMPS)/build
+lint: $(STAMPS)/build
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/clang-format --dry-run --Werror $(filter %.cpp %.h,$(NATIVE))
 	@$(BIN)/python -m mypy
+
+check: lint
 	@$(BIN)/python -m pytest -q tests/test_architecture.py
 
 # The README's table of fields, from the field tables and docs/support.toml.
