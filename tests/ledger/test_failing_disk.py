@@ -115,7 +115,7 @@ def test_that_a_refused_requests_row_need_not_be_written_does_not_make_a_full_di
     def fails() -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    def probe(_: Store, now: float) -> None:
+    def probe(_: Store) -> None:
         probes.append(1)
         fails()
 
@@ -242,3 +242,33 @@ def test_however_often_a_file_is_lost_its_log_is_not_taken_for_that_of_the_one_i
         ledger_of_another(other, killed=False)
     run(scenario, file, serve=True)
     assert by_id(file).keys() == {"two", "in two"}
+
+
+@pytest.mark.fault("D06")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_lost_ledger_that_comes_back_is_gone_on_in(tmp_path: Path, disk: Disk, replaced: bool) -> None:
+    """A volume that is mounted again, say. It has this life's own row, which had been taken for that of another server."""
+    volume, away = tmp_path / "volume", tmp_path / "away"
+    file = volume / "ledger.db"
+    volume.mkdir()
+
+    async def scenario(ledger: Ledger) -> None:
+        running = await opened(ledger, "running")
+        (await opened(ledger, "before")).close(State.COMPLETED, "stop", 200, None)
+        await until(lambda: by_id(file)["before"].state is State.COMPLETED)
+        volume.rename(away)
+        if replaced:
+            volume.mkdir()
+        meanwhile = await opened(ledger, "meanwhile")
+        await until(lambda: not ledger.spooled and "meanwhile" in by_id(file) if replaced else "no folder" in ledger._writer._failing)
+        if replaced:
+            shutil.rmtree(volume)
+        away.rename(volume)
+        for entry in (await opened(ledger, "after"), running, meanwhile):
+            entry.close(State.COMPLETED, "stop", 200, None)
+        await until(lambda: not ledger.spooled)
+
+    run(scenario, file, serve=True)
+    assert {name: row.state for name, row in by_id(file).items()} == dict.fromkeys(
+        ("running", "before", "meanwhile", "after"), State.COMPLETED
+    )

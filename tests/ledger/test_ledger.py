@@ -51,7 +51,7 @@ class Disk:
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made, write, probe = Disk(), Store.write, Store.probe
     monkeypatch.setattr(Store, "write", lambda store, rows: made(store, rows, write))
-    monkeypatch.setattr(Store, "probe", lambda store, now: made(store, {}, lambda store, _: probe(store, now)))
+    monkeypatch.setattr(Store, "probe", lambda store: made(store, {}, lambda store, _: probe(store)))
     monkeypatch.setattr(writer, "RETRY_S", 0.01)
     return made
 

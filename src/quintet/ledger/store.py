@@ -44,6 +44,7 @@ class Store:
         self._file_identity: tuple[int, int] | None = None  # of what was opened; ``None`` = it is lost
         self._open()
         self.life = 0
+        self._began = 0.0  # when this life did; with its number it tells its own row from another server's
         self._wal_identity: tuple[int, int] | None = None  # of the write-ahead log
         self._lock: lives.Life | None = None
         self.others = OthersSpending(0)
@@ -56,7 +57,7 @@ class Store:
         """
         with self._transaction():  # nobody else looks for the dead between the life and its lock
             cursor = self._connection.execute("INSERT INTO lives (seen) VALUES (?)", (now,))
-            self.life = int(cursor.lastrowid or 0)
+            self.life, self._began = int(cursor.lastrowid or 0), now
             self._lock = lives.Life(self.file, self.life)
         self.others = OthersSpending(self.life)
         self._wal_identity = _identity(self._at("-wal"))
@@ -81,13 +82,13 @@ class Store:
                 self._upsert(written[first : first + MOST_AT_ONCE])
             self._connection.executemany("DELETE FROM requests WHERE number = ?", withdrawn)
 
-    def probe(self, now: float) -> None:
+    def probe(self) -> None:
         """Write something, to see whether that is possible.
 
         Raises:
             sqlite3.Error: it is not.
         """
-        self._execute("UPDATE lives SET seen = ? WHERE life = ?", (now, self.life))
+        self._execute("UPDATE lives SET seen = seen WHERE life = ?", (self.life,))
 
     def require_there(self) -> None:
         """
@@ -97,8 +98,10 @@ class Store:
         if not self._there:
             raise LostFileError(f"{self.file.name} was deleted or replaced while it was open")
 
-    def mend(self, now: float) -> None:
+    def mend(self) -> None:
         """If the file is lost, go on in the one that is there now, which is made if there is none, under the number of this life.
+
+        It may be the lost one, or a copy: a volume that is mounted again, a backup. Then it has this life already.
 
         Raises:
             sqlite3.Error: that is not possible, or its rows may have the numbers of ours.
@@ -117,7 +120,9 @@ class Store:
                 self._lock = None
             self._open()
             with self._transaction():
-                self._connection.execute("INSERT INTO lives (life, seen) VALUES (?, ?)", (self.life, now))
+                mine = (self.life, self._began)
+                self._connection.execute("DELETE FROM lives WHERE life = ? AND seen = ?", mine)
+                self._connection.execute("INSERT INTO lives (life, seen) VALUES (?, ?)", mine)
                 self._lock = lives.Life(self.file, self.life)
             self._wal_identity = _identity(self._at("-wal"))
         except (LedgerError, OSError) as error:

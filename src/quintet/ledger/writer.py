@@ -125,9 +125,9 @@ class Writer:
         begin = self._clock()
         try:
             if self._failing:
-                self._store.mend(self._now())
+                self._store.mend()
             if self._failing and not any(rows.values()):
-                self._store.probe(self._now())  # else a disk that is still full would seem to have room
+                self._store.probe()  # else a disk that is still full would seem to have room
             if rows:
                 self._store.write(rows)
             self._store.require_there()  # after the rows: those that went to a file which nobody will find are written again
