@@ -103,3 +103,21 @@ def converse(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
 def call(app: ASGIApp, body: object = None, **options: Any) -> Answer:
     """``acall`` in a loop of its own."""
     return asyncio.run(acall(app, body, **options))
+
+
+async def unread(
+    app: ASGIApp, path: str, body: object, read: asyncio.Event, sent: list[bytes], key: str = "", method: str = "POST"
+) -> None:
+    """A request whose client reads nothing of the answer's body until it is told to."""
+    unsent = [json.dumps(body).encode()]
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": unsent.pop()} if unsent else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            sent.append(message["body"])
+            await read.wait()
+
+    headers = [(b"content-type", b"application/json"), *([(b"authorization", b"Bearer " + key.encode())] if key else [])]
+    await app({"type": "http", "method": method, "path": path, "headers": headers}, receive, send)

@@ -8,7 +8,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from tests.server.asgi import JSON, Answer, acall, call
+from tests.server.asgi import JSON, Answer, acall, call, unread
 from tests.server.one import create_app
 from tests.server.scripted import EOS, FIRST_WORD, ScriptedBackend
 
@@ -16,8 +16,8 @@ from quintet.config import ServerConfig
 from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.tokens import parse_detokenize, tokenized
 from quintet.executor import FairExecutor
-from quintet.server import tokens
-from quintet.server.asgi import ASGIApp, Message
+from quintet.server import large_answers, tokens
+from quintet.server.asgi import ASGIApp
 from quintet.server.http import PIECE_BYTES
 
 
@@ -190,22 +190,6 @@ def wide(**config: Any) -> ASGIApp:
     return create_app(ScriptedBackend(words=(b" " * 64,)), ServerConfig(**config))
 
 
-async def unread(app: ASGIApp, path: str, body: object, read: asyncio.Event, sent: list[bytes], key: str = "") -> None:
-    """A request whose client reads nothing of the answer's body until it is told to."""
-    unsent = [json.dumps(body).encode()]
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": unsent.pop()} if unsent else await asyncio.get_running_loop().create_future()
-
-    async def send(message: Message) -> None:
-        if message["type"] == "http.response.body":
-            sent.append(message["body"])
-            await read.wait()
-
-    headers = [(b"content-type", b"application/json"), *([(b"authorization", b"Bearer " + key.encode())] if key else [])]
-    await app({"type": "http", "method": "POST", "path": path, "headers": headers}, receive, send)
-
-
 @pytest.mark.fault("B23")
 @pytest.mark.parametrize(("path", "body"), [("/detokenize", WIDE), ("/tokenize", {"content": "a" * 50_000, "with_pieces": True})])
 def test_a_large_answer_is_written_in_pieces_as_its_client_reads(path: str, body: object) -> None:
@@ -229,7 +213,7 @@ def test_a_large_answer_is_written_in_pieces_as_its_client_reads(path: str, body
 @pytest.mark.fault("B23")
 @pytest.mark.parametrize(("keys", "status"), [((), 503), (("a", "b"), 429)])
 def test_answers_that_wait_for_clients_have_bounded_room(keys: tuple[str, ...], status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "MOST_ANSWERS", 1_500_000)
+    monkeypatch.setattr(large_answers, "MOST_ANSWERS", 1_500_000)
 
     async def scenario() -> None:
         app, read, sent = wide(api_keys=keys), asyncio.Event(), list[bytes]()

@@ -35,6 +35,7 @@ from quintet.server.hosts import Hosts
 from quintet.server.http import ADMIN, CLIENT_LEFT, PUBLIC, ClientGoneError, Request
 from quintet.server.idempotency import Once
 from quintet.server.kept import Kept
+from quintet.server.large_answers import LargeAnswers
 from quintet.server.lines import FOREVER_S, Lines, engine_of
 from quintet.server.metrics import OTHER, Telemetry
 from quintet.server.models import Models
@@ -102,7 +103,7 @@ class App:
         moderating = [name for name, entry in registry.entries.items() if entry.model.moderation is not None]
         self._telemetry = Telemetry(registry.entries, source.clock, ledger, moderating, registry.guides.checked)
         self._hosts, self._cors = Hosts(config.allowed_hosts), Cors(config.cors_origins)
-        self._bodies = BodyRoom(config.max_body_bytes)
+        self._bodies, self._answers = BodyRoom(config.max_body_bytes), LargeAnswers(registry.executor)
         models = Models(registry, int(source.now()), self._cors)
         gate = Gate(Limiter(config.max_per_key, source.clock, source.now, ledger), config)
         once = Once(config.max_body_bytes, source.clock, gate)
@@ -128,13 +129,13 @@ class App:
         self._probes = frozenset(path.encode() for path in probes.public())
         self._public = frozenset(path.encode() for path in (*probes.public(), *pages.public(), *static.public()))
         administration = Admin(registry, models, self._auth, config, source).routes()
-        kept = batch_routes(self._kept, source, config, once, registry.executor)
+        kept = batch_routes(self._kept, source, config, once, self._answers)
         resources = {**completing, **kept, **self._about_models(models, probes, config)}
         self._routers = _routers(probes, resources, administration, config)
 
     def _about_models(self, models: Models, probes: Probes, config: ServerConfig) -> dict[str, Route]:
         """The routes that tell of models and their tokens, and the one that an SDK asks only to be connected."""
-        tokens = Tokens(models, config.max_body_bytes, self._registry.executor, strict=config.strict)
+        tokens = Tokens(models, config.max_body_bytes, self._answers, strict=config.strict)
         llama = Properties(models)
         return {
             "/props": Route("/props", {"GET": llama.props}),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from quintet.batch import Batch
 from quintet.config import ServerConfig
 from quintet.dialects.batches import batches_page
 from quintet.dialects.catalog import PROVIDERS
 from quintet.errors import BadRequest
-from quintet.executor import FairExecutor
 from quintet.server.call import Call, Route
 from quintet.server.completions import warned
 from quintet.server.cors import Cors
 from quintet.server.files import Files, shapes
+from quintet.server.guard import while_there
 from quintet.server.idempotency import Once
 from quintet.server.kept import Kept
+from quintet.server.large_answers import LargeAnswers
 from quintet.server.source import Source
 
 MOST_OPEN = 100
@@ -22,11 +25,11 @@ MOST_OPEN = 100
 _MOST_BODY = 64 * 1024
 
 
-def batch_routes(kept: Kept, source: Source, config: ServerConfig, once: Once, executor: FairExecutor) -> dict[str, Route]:
+def batch_routes(kept: Kept, source: Source, config: ServerConfig, once: Once, answers: LargeAnswers) -> dict[str, Route]:
     """Those of files and batches, for the dialects that have them."""
     dialects = frozenset(name for name, provider in PROVIDERS.items() if provider.batches)
     cors = Cors(config.cors_origins)
-    files, batches = Files(kept, source, cors, executor), Batches(kept, source, cors, strict=config.strict)
+    files, batches = Files(kept, source, cors, answers), Batches(kept, source, cors, answers, strict=config.strict)
     return {
         "/files": Route("/files", {"POST": files.create, "GET": files.list}, dialects),
         "/files/": Route("/files/{id}", {"GET": files.show, "DELETE": files.delete}, dialects),
@@ -42,11 +45,12 @@ class Batches:
 
     Args:
         cors: which web sites' pages may cancel.
+        answers: for what may be large.
         strict: refuse fields that are not the provider's.
     """
 
-    def __init__(self, kept: Kept, source: Source, cors: Cors, *, strict: bool) -> None:
-        self._kept, self._source, self._cors, self._strict = kept, source, cors, strict
+    def __init__(self, kept: Kept, source: Source, cors: Cors, answers: LargeAnswers, *, strict: bool) -> None:
+        self._kept, self._source, self._cors, self._answers, self._strict = kept, source, cors, answers, strict
 
     async def create(self, call: Call) -> None:
         """``POST /v1/batches``."""
@@ -71,13 +75,18 @@ class Batches:
     async def list(self, call: Call) -> None:
         """``GET /v1/batches``."""
         page = batches_page(call.http.argument("after"), call.http.argument("limit"))
-        batches, more = await self._kept.do(lambda store: store.batches(call.caller.owner, page.after, page.limit))
-        await call.http.reply(200, shapes(call).batches(batches, more))
+
+        async def listed() -> bytes:
+            async with self._answers.turn(call):
+                batches, more = await self._kept.do(lambda store: store.batches(call.caller.owner, page.after, page.limit))
+                return await self._answers.run(call, partial(shapes(call).batches, batches, more))
+
+        await self._answers.send(call, await while_there(call.http.receive, listed()))
 
     async def show(self, call: Call) -> None:
         """``GET /v1/batches/{id}``."""
         batch = await self._kept.do(lambda store: store.batch(call.tail, call.caller.owner))
-        await call.http.reply(200, shapes(call).batch(batch))
+        await self._answers.send(call, shapes(call).batch(batch))
 
     async def cancel(self, call: Call) -> None:
         """``POST /v1/batches/{id}/cancel``."""

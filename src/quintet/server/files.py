@@ -17,11 +17,12 @@ from quintet.batches.folder import Draft
 from quintet.batches.store import Quota
 from quintet.dialects.batches import ANCHOR, SECONDS, Batches, expiry, files_page
 from quintet.errors import BadRequest, NotFound, ServerError, printable
-from quintet.executor import FairExecutor
 from quintet.inputs.room import Room
 from quintet.server.call import Call
 from quintet.server.cors import Cors
+from quintet.server.guard import while_there
 from quintet.server.kept import Kept, storing
+from quintet.server.large_answers import LargeAnswers
 from quintet.server.source import Source
 from quintet.server.uploads import FILE, Form, Upload
 
@@ -33,9 +34,6 @@ MOST_FILES = 10_000
 MOST_AT_ONCE = 64
 """Files that come or go. Each has a descriptor, of those that no connection gets, and a piece in memory, as long as its client takes."""
 
-INLINE_FILES = 256
-"""Files of a list that are told on the event loop itself; a key may have forty times as many."""
-
 _PIECE = 256 * 1024
 _MOST_NAME = 255
 _EXPIRES = "expires_after"
@@ -46,11 +44,11 @@ class Files:
 
     Args:
         cors: which web sites' pages may upload.
-        executor: for what takes long.
+        answers: for lists.
     """
 
-    def __init__(self, kept: Kept, source: Source, cors: Cors, executor: FairExecutor) -> None:
-        self._kept, self._source, self._cors, self._executor = kept, source, cors, executor
+    def __init__(self, kept: Kept, source: Source, cors: Cors, answers: LargeAnswers) -> None:
+        self._kept, self._source, self._cors, self._answers = kept, source, cors, answers
         self._moving = Room(MOST_AT_ONCE, "files that come or go")
         self._arriving: Counter[str] = Counter()  # bytes of uploads that are not done, by their owners
 
@@ -71,13 +69,17 @@ class Files:
     async def list(self, call: Call) -> None:
         """``GET /v1/files``."""
         page = files_page(**{name: call.http.argument(name) for name in ("after", "limit", "order", "purpose")})
-        owner, now = call.caller.owner, self._source.now()
-        files, more = await self._kept.do(
-            lambda store: store.files(owner, now, page.after, page.limit, ascending=page.ascending, purpose=page.purpose)
-        )
-        tell = partial(shapes(call).files, files, more)
-        body = tell() if len(files) <= INLINE_FILES else await self._executor.run(call.caller.tenant, tell)
-        await call.http.reply(200, body)
+        owner = call.caller.owner
+
+        async def listed() -> bytes:
+            async with self._answers.turn(call):
+                now = self._source.now()
+                files, more = await self._kept.do(
+                    lambda store: store.files(owner, now, page.after, page.limit, ascending=page.ascending, purpose=page.purpose)
+                )
+                return await self._answers.run(call, partial(shapes(call).files, files, more))
+
+        await self._answers.send(call, await while_there(call.http.receive, listed()))
 
     async def show(self, call: Call) -> None:
         """``GET /v1/files/{id}``."""

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from quintet.dialects.tokens import detokenized, parse_detokenize, parse_tokenize, tokenized, tokenizer_info
 from quintet.errors import BadRequest
-from quintet.executor import FairExecutor
 from quintet.inputs.prepare import INLINE_CHARS
-from quintet.inputs.room import Room
 from quintet.server.call import Call
 from quintet.server.completions import warned
 from quintet.server.guard import while_there
+from quintet.server.large_answers import LargeAnswers
 from quintet.server.models import Models
-from quintet.turns import Turns
 
 MOST_BYTES = 2**21
 """Of a body. No context bounds these texts, and an answer may be over twenty times as long: an id of six characters may be 64 spaces, and
 a token's piece stands beside its id."""
-
-LARGE_BYTES = 64 * 1024
-"""An answer up to this size takes no room: what waits on the way to a client that does not read is as large."""
-
-MOST_ANSWERS = 256 * 1024 * 1024
-"""Bytes of all large answers until their clients have read them."""
 
 T = TypeVar("T")
 
@@ -47,17 +39,15 @@ class Tokens:
 
     Args:
         max_body: bytes, of any body.
-        executor: for what takes long.
+        answers: for what takes long, or is large.
         strict: refuse fields that are neither server's.
     """
 
-    def __init__(self, models: Models, max_body: int, executor: FairExecutor, *, strict: bool) -> None:
+    def __init__(self, models: Models, max_body: int, answers: LargeAnswers, *, strict: bool) -> None:
         self._models = models
         self._max_body = min(max_body, MOST_BYTES)
         self._strict = strict
-        self._executor = executor
-        self._room = Room(MOST_ANSWERS, "large answers")
-        self._turns = Turns(1)
+        self._answers = answers
 
     async def tokenize(self, call: Call) -> None:
         """``POST /tokenize``."""
@@ -70,7 +60,6 @@ class Tokens:
     async def _tokenized(self, call: Call) -> _Reply:
         with call.http.reading():
             body = await call.http.body(self._max_body)
-            tenant = call.caller.id
             asked = await self._run(call, body, partial(parse_tokenize, body))
             self._require_known(asked.ignored)
             entry = self._models.find(asked.model, call).entry
@@ -80,10 +69,10 @@ class Tokens:
                 short = _short(body)
 
                 async def reply() -> _Reply:
-                    async with contextlib.nullcontext() if short else self._turn(tenant):
-                        ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
+                    async with contextlib.nullcontext() if short else self._answers.turn(call):
+                        ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=call.caller.id)
                         write = partial(tokenized, asked, ids, about.pieces, spelling, about.context)
-                        return _Reply(write() if short else await self._executor.run(tenant, write), asked.ignored)
+                        return _Reply(write() if short else await self._answers.run(call, write), asked.ignored)
 
                 return await (reply() if short else while_there(call.http.receive, reply()))
 
@@ -93,17 +82,7 @@ class Tokens:
         Raises:
             ClientGoneError: the client left while it waited.
         """
-        return work() if _short(body) else await while_there(call.http.receive, self._executor.run(call.caller.id, work))
-
-    @contextlib.asynccontextmanager
-    async def _turn(self, tenant: str) -> AsyncIterator[None]:
-        """One at a time has its text as ids and as an answer: these are over twenty times the body, and all that arrive together would
-        have them while they wait for the executor."""
-        await self._turns.acquire(tenant)
-        try:
-            yield
-        finally:
-            self._turns.release()
+        return work() if _short(body) else await while_there(call.http.receive, self._answers.run(call, work))
 
     async def _detokenized(self, call: Call) -> _Reply:
         with call.http.reading():
@@ -122,14 +101,7 @@ class Tokens:
             raise BadRequest(ignored[0], rule, code="unknown_parameter")
 
     async def _send(self, call: Call, reply: _Reply) -> None:
-        """Nothing of the request but its answer is held meanwhile, and that has room.
-
-        Raises:
-            TooManyRequests, Overloaded: there is none.
-        """
-        size = len(reply.body)
-        with self._room.held(call.caller.tenant, size if size > LARGE_BYTES else 0):
-            await call.http.reply(200, reply.body, warned(reply.ignored))
+        await self._answers.send(call, reply.body, warned(reply.ignored))
 
     async def info(self, call: Call) -> None:
         """``GET /tokenizer_info``; ``?model=`` names another model than the first."""
