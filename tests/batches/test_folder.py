@@ -40,6 +40,20 @@ def test_who_finds_no_room_on_a_disk_that_has_some_is_told_what_is_left_free(tmp
     assert error.value.errno == errno.ENOSPC
 
 
+def test_what_is_removed_is_what_servers_left_and_nothing_that_somebody_else_put_there(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "kept")
+    draft = folder.draft()
+    draft.write(b"killed")
+    left, known, others = [f"file-{number:032x}" for number in range(2)], f"file-{2:032x}", ["data.jsonl", ".env", "file-x", "a.draft"]
+    for name in (*left, known, *others):
+        folder.content(name).write_bytes(b"x")
+    folder.sweep({known}, time.time())
+    assert len([*folder.content("").iterdir()]) == 8, "they may be another process's"
+    folder.sweep({known}, time.time() + folder_module.SWEEP_S + 1)
+    assert {path.name for path in folder.content("").iterdir()} == {known, *others}
+    draft.drop()
+
+
 @pytest.mark.fault("J03")
 def test_a_disk_that_takes_a_part_at_a_time_has_all_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one does that has room for no more just then."""

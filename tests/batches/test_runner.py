@@ -50,7 +50,7 @@ def full() -> None:
 
 def test_batches_go_on_beside_what_cannot_be_tidied_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory that a file server puts everywhere; and a disk that takes no change. What is known stays, however old."""
-    strange, draft = (world.folder.content(name) for name in ("@eaDir", "killed.draft"))
+    strange, draft = (world.folder.content(name) for name in ("@eaDir", f"{1:024x}.draft"))
     strange.mkdir()
     draft.touch()
     for path in (strange, draft):

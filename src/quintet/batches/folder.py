@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -17,6 +18,8 @@ MIN_FREE = 64 * 1024 * 1024
 SWEEP_S = 3600.0
 """Seconds that an upload may take at most, and a batch's files to be written."""
 
+_OURS = re.compile(r"[0-9a-f]{24}\.draft|file-[0-9a-f]{32}")
+"""Names that ``draft`` gives, and ids of files."""
 
 _BLANKS = b" \t\r\v\f"
 """With a line break, what ``bytes.strip`` takes away: alone on a line they make it blank."""
@@ -140,13 +143,14 @@ class Folder:
     def sweep(self, known: set[str], now: float) -> None:
         """Remove contents that nothing is told of: drafts of processes that were killed, and files that were deleted.
 
-        What cannot be removed stays, such as a directory that a file server or a file system has put there.
+        What cannot be removed stays, such as a directory that a file server or a file system has put there, and whatever has a name that
+        no server gives.
 
         Args:
             now: Unix time in seconds. What was written in the last ``SWEEP_S`` may be another process's that is about to tell.
         """
         for path in self._files.iterdir():
-            if path.name not in known:
+            if path.name not in known and _OURS.fullmatch(path.name):
                 with contextlib.suppress(OSError):
                     if now - path.stat().st_mtime > SWEEP_S:
                         path.unlink()

@@ -210,13 +210,41 @@ def test_a_file_that_goes_while_the_folder_is_looked_at_hides_no_other(
 def test_a_file_that_a_killed_process_was_writing_is_never_read_and_goes_in_time(folder: Path, runner: ToyRunner) -> None:
     keep(folder, runner, 1)
     (path,) = files(folder)
-    young, old = path.with_name(f".{path.name}.1"), path.with_name(f".{path.name}.2")
+    young, old = path.with_name(f".{path.name}.{1:016x}"), path.with_name(f".{path.name}.{2:016x}")
     for partial in (young, old):
         partial.write_bytes(path.read_bytes()[:50])
     os.utime(old, (1, 1))
     saved = SavedPages(folder, LIMIT, runner, "model")
     assert not old.exists()
     assert young.exists()
+    assert loaded(saved, runner, 1)
+    saved.close()
+
+
+def test_what_else_is_in_the_folder_does_not_count_and_stays(folder: Path, runner: ToyRunner) -> None:
+    """It may be a folder that was there, with a project or other caches in it: all of its files went, the oldest first."""
+    keep(folder, runner, 1)
+    (ours,) = files(folder)
+    names = ("project/.env", "project/data.bin", "large", f"{ours.parent.name}/.env", f"{ours.parent.name}/data.bin", f"project/{ours.name}")
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"x" * LIMIT)
+        os.utime(folder / name, (1, 1))
+    keep(folder, runner, *range(2, 12))
+    assert {path.relative_to(folder).as_posix() for path in files(folder)} >= {*names}
+    saved = SavedPages(folder, LIMIT, runner, "model")
+    assert saved.has(digest(11), with_rows=False), "nor do they take ours their room"
+    saved.close()
+
+
+def test_pages_on_a_disk_that_can_only_be_read_are_found(folder: Path, runner: ToyRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(folder, runner, 1)
+    saved = SavedPages(folder, LIMIT, runner, "model")
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "utime", refused)
     assert loaded(saved, runner, 1)
     saved.close()
 

@@ -2,12 +2,15 @@
 
 Each process knows the files that there were when it last looked, and its own; what another one removed is simply not found. A file appears
 all at once, by ``rename``, and its time is that of its last use.
+
+Files and kinds have names of 32 hex digits. What else is in the folder is somebody else's: it does not count, and is never removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import stat
 import threading
@@ -25,7 +28,8 @@ LOOK_SHARE = 16
 RESERVE = 1 << 28
 """Bytes that are left free on the disk."""
 
-_PARTIAL = "."  # begins the name of a file that is being written
+_NAME = re.compile(r"[0-9a-f]{32}")
+_PARTIAL = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]{16}")  # of a file that is being written
 _PARTIAL_S = 3600.0  # older ones were left by a process that is gone
 
 
@@ -64,7 +68,8 @@ class KeptFiles:
                 require_private(status, self._path / self._kind / name)
                 data = bytearray(min(status.st_size, most + 1))
                 if len(data) <= most and os.readv(file, [data]) == len(data):
-                    os.utime(file, ns=(time.time_ns(),) * 2)
+                    with contextlib.suppress(OSError):  # of a disk that can only be read
+                        os.utime(file, ns=(time.time_ns(),) * 2)
                     self._touch(name)
                     return data
             finally:
@@ -79,7 +84,7 @@ class KeptFiles:
         """
         size = sum(len(part) for part in parts)
         self._make_room(size)
-        partial = f"{_PARTIAL}{name}.{secrets.token_hex(8)}"  # in containers that share a folder processes may have one number
+        partial = f".{name}.{secrets.token_hex(8)}"  # in containers that share a folder processes may have one number
         try:
             file = self._create(partial)
         except FileNotFoundError:  # the folder was removed
@@ -155,17 +160,17 @@ class KeptFiles:
     def _look(self) -> None:
         """At all files of all kinds."""
         found, now = list[tuple[int, tuple[str, str], int]](), time.time()
-        for kind in _names(self._root):
+        for kind in filter(_NAME.fullmatch, _names(self._root)):
             with contextlib.suppress(OSError):
                 folder = os.open(kind, os.O_RDONLY | os.O_DIRECTORY | FLAGS, dir_fd=self._root)
                 try:
                     for name in _names(folder):
                         with contextlib.suppress(FileNotFoundError):  # another process removed it meanwhile
                             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
-                            if name.startswith(_PARTIAL):
+                            if _PARTIAL.fullmatch(name):
                                 if now - status.st_mtime > _PARTIAL_S:
                                     os.unlink(name, dir_fd=folder)
-                            elif stat.S_ISREG(status.st_mode):
+                            elif _NAME.fullmatch(name) and stat.S_ISREG(status.st_mode):
                                 found.append((status.st_mtime_ns, (kind, name), status.st_size))
                 finally:
                     os.close(folder)
