@@ -27,6 +27,7 @@ constexpr int kBytesAhead = 2 * kAhead, kScalesAhead = 16;  // pages from the on
 constexpr int kByteRows = kWide ? 6 : 4;                    // whose sums stay in registers: 6 x 4 of 16 lanes, or 4 x 1
 constexpr float kQueryMost = 16383, kWeightMost = 16383;
 constexpr float kMostScore = 1 << 30;   // log2(e) times a larger one is rounded by more than exponents go up to: it is subtracted first
+constexpr float kLeastQuery = 5e-35f;   // below it 16383 / query need not be finite, and it is quantised to 0
 constexpr float kLeastWeight = 1e-30f;  // below it a block weighs nothing, and 16383 / weight need not be finite
 
 // Numbers of a row as they are multiplied: their parts, what sums begin with, and what these are to be multiplied by.
@@ -49,7 +50,7 @@ inline Numbers get_numbers(const float* from, int count) {
 
 // A query in 15 bits. One that is not finite is NaN in all its scores.
 inline void quantize_query(const float* q, int n, float* to) {
-  const float most = largest_magnitude(q, n), inverse = most > kLeastMagnitude ? kQueryMost / most : 0.0f;
+  const float most = largest_magnitude(q, n), inverse = most > kLeastQuery ? kQueryMost / most : 0.0f;
   I total = V::set1_int(0);
   for (int i = 0; i < n; i += 16) {
     const F v = std::isnan(most) ? V::set1(0.0f) : V::mul(V::load(q + i), V::set1(inverse));

@@ -22,7 +22,7 @@
 namespace quintet {
 namespace {
 
-constexpr float kLeastMagnitude = 1e-35f;  // what is below need not have a finite quotient of 127, or 16383, by it, and is quantised to 0
+constexpr float kLeastMagnitude = 1e-35f;  // what is below need not have a finite quotient of 127 by it, and is quantised to 0
 
 // A block of 32: 16 + 16 lanes. One that has a value that is not finite is NaN in all it is multiplied with.
 void quantize_blocks(const float* x, int n, const Blocks& to) {
