@@ -43,6 +43,16 @@ class FimTokenizer(ToyTokenizer):
     def encode(self, text: str) -> list[int]:
         return [BOS, *super().encode(text)]
 
+    def encode_inside(self, text: str) -> list[int]:
+        return super().encode(text)
+
+
+class SpacingTokenizer(FimTokenizer):
+    """As SentencePiece's: a text begins with a space."""
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(f" {text}" if text else text)
+
 
 @dataclass
 class Lab:
@@ -94,7 +104,7 @@ def test_a_suffix_counts_once_for_each_prompt_and_is_refused_where_that_is_more_
         try:
             prompts = [f"number {number}" for number in range(count)]
             specs = [replace(SPEC, prompt=prompt, suffix="y" * 29) for prompt in prompts for _ in range(2)]
-            return resolve.size_of(specs, resolve.Known({"y" * 29: [0] * 30})), len((await prepare(engine, specs)).sequences)
+            return resolve.size_of(specs, resolve.Known({}, {"y" * 29: [0] * 30})), len((await prepare(engine, specs)).sequences)
         finally:
             await engine.close()
 
@@ -122,9 +132,14 @@ def test_a_prompt_stands_before_its_suffix_between_the_models_markers() -> None:
     assert FIM.prepare(SPEC).sequences[0].tokens == (BOS, PRE, *b"ab", SUF, *b"yz", MID)
 
 
+def test_a_suffix_has_no_space_that_a_tokenizer_puts_before_a_text() -> None:
+    """It stands inside one. Code Llama was trained so."""
+    assert Lab(SpacingTokenizer()).prepare(SPEC).sequences[0].tokens == (BOS, PRE, *b" ab", SUF, *b"yz", MID)
+
+
 def test_a_server_that_is_told_so_puts_the_suffix_first_and_echoes_the_same() -> None:
     form = Infill(PRE, SUF, MID, (BOS,), 0, suffix_first=True)
-    tokens, start, end = form.join("ab", b"ab", [BOS, *b"yz"])
+    tokens, start, end = form.join("ab", b"ab", b"yz")
     assert tokens == (BOS, SUF, *b"yz", PRE, *b"ab", MID)
     assert bytes(tokens[start:end]) == b"ab"
 
@@ -233,7 +248,7 @@ def test_the_form_holds_both_texts_whole_whatever_the_tokenizer_adds(prompt: str
         return [*[300] * before, *text.encode("utf-8", "surrogatepass"), *[301] * after]
 
     form = Infill(PRE, SUF, MID, (300,) * before, after)
-    tokens, start, end = form.join(prompt, form.own(encode(prompt)), encode(suffix))
+    tokens, start, end = form.join(prompt, form.own(encode(prompt)), suffix.encode("utf-8", "surrogatepass"))
     assert bytes(tokens[start:end]) == prompt.encode("utf-8", "surrogatepass")
     assert tokens[:start] == (*[300] * before, PRE)
     assert bytes(tokens[end + 1 : -1]) == suffix.encode("utf-8", "surrogatepass")

@@ -72,9 +72,10 @@ class Infill:
         Args:
             prompt: as the client sent it.
             own: of it, what is to be between the markers.
-            suffix: the tokens of the text after it, as the tokenizer gave them.
+            suffix: the tokens of the text after it, which stands inside a longer one. Source: Code Llama's ``encode_infilling``: "Encode a
+                string without an implicit leading space".
         """
-        tokens, start = self._around(self.first if isinstance(prompt, str) else (), own, self.own(suffix))
+        tokens, start = self._around(self.first if isinstance(prompt, str) else (), own, suffix)
         return Joined(tokens, start, start + len(own))
 
     def fill(self, gap: Gap, ids: Mapping[str, Sequence[int]], line: Sequence[int], context: int) -> tuple[int, ...]:

@@ -24,16 +24,16 @@ MOST_CUT = 1 << 21
 
 
 def prompt_texts(specs: Sequence[SequenceSpec]) -> list[str]:
-    """The distinct texts among the prompts and suffixes."""
-    prompts = [spec.prompt for spec in specs if isinstance(spec.prompt, str)]
-    return list(dict.fromkeys([*prompts, *(spec.suffix for spec in specs if spec.suffix)]))
+    """The distinct texts among the prompts."""
+    return list(dict.fromkeys(spec.prompt for spec in specs if isinstance(spec.prompt, str)))
 
 
 def inside_texts(specs: Sequence[SequenceSpec]) -> list[str]:
     """The distinct texts that must be tokenised as they stand inside a longer one."""
     predictions = [spec.prediction for spec in specs if isinstance(spec.prediction, str) and spec.prediction]
     samplings = {id(spec.sampling.bad_words): spec.sampling for spec in specs}  # all samples hold the same words, which may be many
-    return list(dict.fromkeys([*predictions, *(form for sampling in samplings.values() for form in word_forms(sampling))]))
+    suffixes = [spec.suffix for spec in specs if spec.suffix]
+    return list(dict.fromkeys([*suffixes, *predictions, *(form for sampling in samplings.values() for form in word_forms(sampling))]))
 
 
 def require_fitting(specs: Sequence[SequenceSpec], traits: Traits, context: int) -> None:
@@ -127,7 +127,7 @@ def size_of(specs: Sequence[SequenceSpec], known: Known) -> int:
         BadRequest: a suffix that makes more of a short body than a long one could hold.
     """
     prompts = {id(spec.prompt): spec for spec in specs}.values()
-    suffixes = sum(len(known.encoded[spec.suffix]) for spec in prompts if spec.suffix)
+    suffixes = sum(len(known.inside[spec.suffix]) for spec in prompts if spec.suffix)
     if suffixes > MOST_SUFFIXES:
         rule = f"stands in each of {len(prompts)} prompts, and must come to at most {MOST_SUFFIXES} tokens in all of them"
         raise BadRequest(_spelled(specs[0], "suffix"), rule, str(suffixes))
@@ -264,7 +264,7 @@ def _filled(spec: SequenceSpec, name: str, known: Known, capabilities: Capabilit
     if infill is None:
         raise Unsupported("suffix", f"needs a model with fill-in-the-middle tokens, and {capabilities.model} has none; leave it out")
     own = infill.own(known.encoded[spec.prompt]) if isinstance(spec.prompt, str) else spec.prompt
-    suffix = known.encoded[spec.suffix]
+    suffix = known.inside[spec.suffix]
     around = len(infill.join(spec.prompt, (), suffix).tokens)
     joined = infill.join(spec.prompt, _kept(own, spec, name, known, capabilities, around), suffix)
     return _Form(joined.tokens, joined.start, joined.end, infill.stops)
