@@ -187,11 +187,14 @@ def _expiry(fields: dict[str, str]) -> int:
 
 
 async def _send(call: Call, path: Path, size: int) -> None:
-    """A file's content, as fast as the client reads."""
+    """A file's content, as fast as the client reads, and as long as it is there; nothing of it to who asks for the head alone."""
     fd = await asyncio.to_thread(_opened, path, size)
     try:
         await call.http.start(200, "application/octet-stream", [("content-length", str(size))])
-        for start in range(0, size, _PIECE):
+        for start in range(0, 0 if call.http.method == "HEAD" else size, _PIECE):
+            if call.http.gone:
+                call.http.left = True
+                return
             data = await asyncio.to_thread(os.pread, fd, min(_PIECE, size - start), start)
             await call.http.write(data)
         await call.http.write(b"", last=True)

@@ -79,6 +79,11 @@ class Request:
         """The status line is out."""
         return self.status > 0
 
+    @property
+    def gone(self) -> bool:
+        """The connection is over."""
+        return self.lost is not None and self.lost.done()
+
     def check_head(self) -> None:
         """
         Raises:
