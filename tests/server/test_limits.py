@@ -143,6 +143,16 @@ def test_who_is_refused_for_tokens_or_while_the_engine_takes_nothing_has_used_no
         assert refused() == (200, "8")
 
 
+def test_a_refusal_for_an_idempotency_key_says_where_the_limits_stand(tmp_path: Path) -> None:
+    with tenant(tmp_path, requests_per_day=10) as alice:
+        once = [*alice.headers, ("idempotency-key", "a")]
+        assert call(alice.app, {"prompt": "a", "max_tokens": 1}, headers=once).status == 200
+        other = call(alice.app, {"prompt": "b", "max_tokens": 1}, headers=once)
+        none = call(alice.app, {"prompt": "b", "max_tokens": 1}, headers=[*alice.headers, ("idempotency-key", "")])
+        assert [one.status for one in (other, none)] == [422, 400]
+        assert [limits_of(one)["x-ratelimit-remaining-requests"] for one in (other, none)] == ["9", "9"]
+
+
 def test_a_request_whose_work_began_is_used_though_the_engine_fails(tmp_path: Path) -> None:
     with tenant(tmp_path, requests_per_day=10) as alice:
         alice.backend.break_after = 1

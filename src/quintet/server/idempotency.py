@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from quintet.errors import BadRequest, IdempotencyConflict, shorten
+from quintet.errors import BadRequest, IdempotencyConflict, QuintetError, shorten
 from quintet.inputs.room import Room
 from quintet.server.asgi import Message
 from quintet.server.bodies import MSGPACK, encoding, media
@@ -125,7 +125,11 @@ class Once:
         return once
 
     async def _answer(self, call: Call, endpoint: Endpoint) -> None:
-        recording, again = await self._recording(call, endpoint)
+        try:
+            recording, again = await self._recording(call, endpoint)
+        except QuintetError:
+            self._gate.tell(call)
+            raise
         if again:
             call.http.let_go()
             call.facts["replay_of"] = recording.request_id
