@@ -90,6 +90,8 @@ def test_a_list_of_batches_goes_on_after_one_that_is_forgotten(tmp_path: Path) -
         connection.close()
         assert [batch["id"] for batch in (await one.get("/v1/batches")).json()["data"]] == [new["id"]]
         assert (await one.get("/v1/batches", f"after={old['id']}")).json()["data"] == []
+        await acall(one.app, method="DELETE", path=f"/v1/files/{old['output_file_id']}")
+        assert (await one.get("/v1/batches", f"after={old['output_file_id']}")).status == 400, "it was in the list of files"
 
     play(tmp_path, scenario)
 

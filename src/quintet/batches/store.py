@@ -272,8 +272,9 @@ class Store:
         self, select: str, table: str, where: str, values: list[Any], after: str, limit: int, *, ascending: bool, make: Any
     ) -> tuple[list[Any], bool]:
         if after:
-            # Ids of files and of batches differ.
-            places = f"SELECT id, owner, number FROM {table} UNION ALL SELECT id, owner, number FROM gone"
+            # Ids of files and of batches differ; their numbers do not.
+            kind = {"files": "file-*", "batches": "batch_*"}[table]
+            places = f"SELECT id, owner, number FROM {table} UNION ALL SELECT id, owner, number FROM gone WHERE id GLOB '{kind}'"
             row = self._fetch_one(f"SELECT number FROM ({places}) WHERE id = ? AND owner = ?", (after, values[0]))
             if row is None:
                 raise BadRequest("after", "must be the id of one of the list", shorten(after))

@@ -134,8 +134,14 @@ def expiry(name: str, given: Mapping[str, object]) -> int:
     Raises:
         BadRequest: none such.
     """
-    Field(f"{name}.{ANCHOR}", OneOf(("created_at",)), "").required(given)
-    return Field(f"{name}.{SECONDS}", Integer(_LEAST_S, _MOST_S), 0).required(given)
+    anchor, seconds = expiry_fields(name)
+    anchor.required(given)
+    return seconds.required(given)
+
+
+def expiry_fields(name: str) -> tuple[Field[str], Field[int]]:
+    """Those of such an object."""
+    return Field(f"{name}.{ANCHOR}", OneOf(("created_at",)), ""), Field(f"{name}.{SECONDS}", Integer(_LEAST_S, _MOST_S), 0)
 
 
 def metadata_of(given: Mapping[str, object]) -> dict[str, str]:

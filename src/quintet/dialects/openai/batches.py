@@ -8,7 +8,17 @@ from typing import Any
 import msgspec
 
 from quintet.batch import DAY, Batch, File, NewBatch, Status
-from quintet.dialects.batches import ENDPOINT, INPUT_FILE, METADATA, OUTPUT_EXPIRES, Batches, RequestCounts, expiry, metadata_of
+from quintet.dialects.batches import (
+    ENDPOINT,
+    INPUT_FILE,
+    METADATA,
+    OUTPUT_EXPIRES,
+    Batches,
+    RequestCounts,
+    expiry,
+    expiry_fields,
+    metadata_of,
+)
 from quintet.dialects.fields import REQUIRED, Field, OneOf, unknown
 from quintet.dialects.json_guard import decode_object
 
@@ -52,9 +62,9 @@ class OpenAIBatches(Batches):
         file, endpoint, window = INPUT_FILE.required(raw), ENDPOINT.required(raw), WINDOW.required(raw)
         metadata = metadata_of(METADATA.of(raw)) if raw.get(METADATA.name) is not None else None
         output = expiry(OUTPUT_EXPIRES.name, OUTPUT_EXPIRES.of(raw)) if raw.get(OUTPUT_EXPIRES.name) is not None else None
-        return NewBatch(input_file=file, endpoint=endpoint, window=window, window_s=DAY, metadata=metadata, output_s=output), unknown(
-            FIELDS, raw
-        )
+        members: tuple[Field[Any], ...] = expiry_fields(OUTPUT_EXPIRES.name)
+        ignored = unknown((*FIELDS, *members), raw)
+        return NewBatch(input_file=file, endpoint=endpoint, window=window, window_s=DAY, metadata=metadata, output_s=output), ignored
 
     def _file(self, file: File) -> object:
         return FileObject.of(file)
