@@ -67,6 +67,12 @@ def test_a_slow_json_body_that_fails_is_cut_off_since_its_status_is_out() -> Non
     assert (answer.status, set(answer.parts), answer.complete) == (200, {b" "}, False)
 
 
+def test_a_slow_json_body_whose_client_leaves_is_not_said_to_have_broken_off(caplog: pytest.LogCaptureFixture) -> None:
+    app = create_app(ScriptedBackend(length=None, pause=0.01), ServerConfig(), source=SOURCE, keep_alive=0.01)
+    assert not call(app, {**ASK, "max_tokens": 9}, leave_at=2).complete
+    assert not caplog.messages
+
+
 @pytest.mark.fault("E05")
 def test_a_stream_that_breaks_ends_with_an_error_frame_and_is_cut_off() -> None:
     answer = call(create_app(ScriptedBackend(break_after=2), ServerConfig()), {**ASK, "max_tokens": 9, "stream": True})

@@ -320,6 +320,8 @@ class Completions:
         async with SlowAnswer(run.call.http, JSON, run.headers, self._keep_alive) as answer:
             run.renderer.late()
             collected = await collecting
+            if run.guard.gone:  # which ended the work, as a server's end does
+                return
             if collected.failure is not None:
                 _log.warning("request %s broke off: %s", run.call.http.request_id, collected.failure)
             elif collected.long:
@@ -327,7 +329,7 @@ class Completions:
                     await answer.write(part)
                 if not run.guard.gone:
                     await answer.end(b"")
-            elif not run.guard.gone:
+            else:
                 await answer.end(b"".join(run.renderer.body()))
 
     async def _collect(self, run: _Run) -> _Collected:
