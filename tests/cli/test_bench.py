@@ -197,6 +197,7 @@ def test_a_warm_up_is_over_with_the_first_request_that_nobody_answers(answer: by
         (("--prompt-tokens", "9-3"), "--prompt-tokens must be a number such as 64, or two"),
         (("--max-tokens", "x"), "--max-tokens must be a number such as 64, or two"),
         (("--extra", "[1]"), "--extra must be a JSON object"),
+        (("--prompt-tokens", "4-9", "--same-prefix", "5"), "--same-prefix must be at most the least of --prompt-tokens, 4, got 5."),
     ],
 )
 def test_options_that_contradict_or_mean_nothing_are_told(words: tuple[str, ...], said: str) -> None:

@@ -103,6 +103,15 @@ def parse_span(text: str, option: str) -> tuple[int, int]:
     return least, most
 
 
+def require_within(same: int, words: tuple[int, int]) -> None:
+    """
+    Raises:
+        OptionError: more words are to be the same than a prompt may have.
+    """
+    if same > words[0]:
+        raise OptionError(f"--same-prefix must be at most the least of --prompt-tokens, {words[0]}, got {same}.")
+
+
 def parse_extra(text: str) -> Body:
     """The members of a JSON object.
 
@@ -195,7 +204,7 @@ def bodies(page: str, load: LoadOptions, seed: int) -> Iterator[Body]:
     usage = {"stream_options": {"include_usage": True}} if load.stream and "stream_options" in known else {}
     same = random.Random(0).choices(WORDS, k=load.same_prefix)  # noqa: S311
     while True:
-        words = draw.choices(WORDS, k=max(0, draw.randint(*load.prompt_tokens) - load.same_prefix))
+        words = draw.choices(WORDS, k=draw.randint(*load.prompt_tokens) - load.same_prefix)
         most = draw.randint(*load.max_tokens)
         prompt = " ".join([*same, *words])
         yield {"prompt": prompt, "max_tokens": most, "temperature": 0, "stream": load.stream, **usage, **load.extra}

@@ -101,12 +101,14 @@ def bench(
     from quintet.cli import bench
 
     amount = bench.parse_amount(clients, rate, requests, duration)
+    words = bench.parse_span(prompt_tokens, "--prompt-tokens")
+    bench.require_within(same_prefix, words)
     load = bench.LoadOptions(
         clients=amount.clients,
         rate=amount.rate,
         requests=amount.requests,
         duration=amount.duration,
-        prompt_tokens=bench.parse_span(prompt_tokens, "--prompt-tokens"),
+        prompt_tokens=words,
         max_tokens=bench.parse_span(max_tokens, "--max-tokens"),
         same_prefix=same_prefix,
         stream=stream,

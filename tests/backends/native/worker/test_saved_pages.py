@@ -225,7 +225,8 @@ def test_what_else_is_in_the_folder_does_not_count_and_stays(folder: Path, runne
     """It may be a folder that was there, with a project or other caches in it: all of its files went, the oldest first."""
     keep(folder, runner, 1)
     (ours,) = files(folder)
-    names = ("project/.env", "project/data.bin", "large", f"{ours.parent.name}/.env", f"{ours.parent.name}/data.bin", f"project/{ours.name}")
+    kind = ours.parent.name
+    names = ("project/.env", "project/data.bin", "large", f"{kind}/.env", f"{kind}/data.bin", f"project/{ours.name}")
     for name in names:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"x" * LIMIT)
