@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -23,9 +23,9 @@ from quintet.dialects.columns import STRETCH
 from quintet.dialects.fireworks import wire as fireworks
 from quintet.dialects.together import wire as together
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, TokenText, Usage
-from quintet.server import gate
+from quintet.server import completions, gate
 from quintet.server.asgi import Message
-from quintet.server.portions import INLINE_ENTRIES, portions
+from quintet.server.portions import INLINE_ENTRIES, Portion, portions
 
 pytestmark = pytest.mark.fault("B06")
 PATHS = {
@@ -41,7 +41,7 @@ MUCH = "x" * (80 * INLINE_ENTRIES)
 
 def ask(path: str, **fields: Any) -> Answer:
     async def go() -> Answer:
-        app = create_app(ScriptedBackend(context=100_000), ServerConfig())
+        app = create_app(ScriptedBackend(context=100_000, length=None), ServerConfig())
         return await acall(app, {"prompt": LONG, "max_tokens": 2, "echo": True, "n": 3, **PATHS[path], **fields}, path=path)
 
     return asyncio.run(go())
@@ -176,7 +176,7 @@ def test_no_call_of_the_encoder_takes_more_than_a_stretch(path: str, monkeypatch
 
 
 def parts(batch: Sequence[Event]) -> list[tuple[int, bool]]:
-    return [(len(portion), long) for portion, long in portions(batch)]
+    return [(len(portion), long) for portion, long in portions(batch, lambda _: 0)]
 
 
 def test_what_takes_long_is_rendered_by_itself_and_the_rest_together_as_far_as_it_is_not_much() -> None:
@@ -194,12 +194,62 @@ def test_what_takes_long_is_rendered_by_itself_and_the_rest_together_as_far_as_i
     assert parts([few, *long, few]) == [(1, False), (1, True), (1, True), (1, True), (1, False)]
 
 
+def test_an_end_weighs_what_its_renderer_says_once_those_before_it_are_rendered() -> None:
+    weights = {0: INLINE_ENTRIES - 1, 1: 1, 2: INLINE_ENTRIES}
+    rendered: list[Event] = []
+
+    def weight(event: Event) -> float:
+        return weights[event.index] if isinstance(event, ChoiceDone) else INLINE_ENTRIES * len(rendered)
+
+    made = []
+    for portion, long in portions([*(ChoiceDone(index, Finish.LENGTH) for index in range(3)), Finished(Usage(1, 3))], weight):
+        rendered += portion
+        made.append((len(portion), long))
+    assert made == [(1, False), (1, False), (1, True), (1, True)]
+
+
+@pytest.mark.parametrize("extra", [{}, {"stop_token_ids": [5]}])
+@pytest.mark.parametrize("stream", [False, True])
+def test_raw_outputs_are_rendered_in_a_thread_one_by_one_and_nobody_reads_them(
+    stream: bool, extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All samples end in one engine step, and what adds to a chunk need not know the raw output in it."""
+    alone: list[tuple[int, bool]] = []
+    read: list[int] = []
+
+    def apart(chunk: fireworks.Completion) -> columns.Apart:
+        made = part(chunk)
+        if made.value is not None:
+            alone.append((len(made.value), threading.current_thread() is threading.main_thread()))
+        return made
+
+    def measured(value: object) -> bytes:
+        read.append(len(data := wire.encode(value)))
+        return data
+
+    def at_once(batch: Sequence[Event], weight: Any) -> Iterator[Portion]:
+        for portion in portions(batch, weight):
+            ends = sum(isinstance(event, ChoiceDone) for event in portion.events)
+            assert ends <= 1 and portion.long == any(isinstance(event, ChoiceDone | Finished) for event in portion.events)
+            yield portion
+
+    part = fireworks._apart
+    monkeypatch.setattr(fireworks, "_apart", apart)
+    monkeypatch.setattr(beyond, "encode", measured)
+    monkeypatch.setattr(completions, "portions", at_once)
+    asked = {"prompt": "a", "max_tokens": 2 * INLINE_ENTRIES, "echo": False, "raw_output": True, "stream": stream, **extra}
+    answer = ask("/fireworks/inference/v1/completions", **asked)
+    assert answer.status == 200
+    assert [(size > 100_000, main) for size, main in alone] == [(True, False)] * 3 * stream
+    assert max(read, default=0) < 1_000
+
+
 @settings(max_examples=200)
 @given(st.lists(st.integers(0, 2 * INLINE_ENTRIES), max_size=40))
 def test_portions_are_the_batch_in_its_order_and_none_on_the_loop_is_large(sizes: list[int]) -> None:
     one = TokenText(1, "", b"", None, (), 0)
     batch = [ChoiceDelta(index, "", (one,) * size) for index, size in enumerate(sizes)]
-    made = [*portions(batch)]
+    made = [*portions(batch, lambda _: 0)]
     assert [event for portion, _ in made for event in portion] == batch
     inline = [[event for event in portion if isinstance(event, ChoiceDelta)] for portion, long in made if not long]
     assert all(sum(len(event.tokens) + 1 for event in portion) <= INLINE_ENTRIES for portion in inline)

@@ -151,6 +151,11 @@ class Renderer(Protocol):
         """
         ...
 
+    def weight(self, event: Event, /) -> float:
+        """What it takes to render an event that is no ``ChoiceDelta``, in entries of log-probabilities: what was kept until then. What a
+        delta takes is seen in it."""
+        ...
+
     def late(self) -> None:
         """The headers of that body went out before it was known: whatever ``headers`` would say can only be in the body."""
         ...

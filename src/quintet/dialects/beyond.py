@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from quintet.dialects.base import Headers, Renderer
-from quintet.dialects.columns import STRETCH
+from quintet.dialects.columns import STRETCH, Apart
 from quintet.dialects.wire import FLOOR, Counts, encode
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, TokenText
 from quintet.request import CompletionRequest, Shown
@@ -26,6 +26,15 @@ class _Padded(Protocol):
 
     def pad(self, chunk: bytes) -> bytes:
         """The chunk, longer."""
+        ...
+
+
+@runtime_checkable
+class _Parting(Protocol):
+    """A renderer whose chunks may be long by what is nobody else's business."""
+
+    def apart(self, event: Event) -> list[Apart]:
+        """The chunks of ``feed``, each with its long member apart."""
         ...
 
 
@@ -64,6 +73,7 @@ class Beyond:
 
     def __init__(self, inner: Renderer, request: CompletionRequest, shown: Shown) -> None:
         self._inner = inner
+        self._apart = inner.apart if isinstance(inner, _Parting) else None
         self._request = request
         self._shown = shown
         self._choices = [_Choice() for _ in range(len(request.prompts) * request.n)]
@@ -72,10 +82,11 @@ class Beyond:
     def feed(self, event: Event) -> list[bytes]:
         if self._learn(event):
             return []
-        chunks = self._inner.feed(event)
         if isinstance(event, ChoiceDelta) and not (self._shown.token_ids or self._shown.usage):
-            return chunks
-        return [self._chunk(chunk) for chunk in chunks]
+            return self._inner.feed(event)
+        if self._apart is None:
+            return [self._chunk(chunk) for chunk in self._inner.feed(event)]
+        return [made.joined(self._chunk(made.chunk)) for made in self._apart(event)]
 
     def add(self, event: Event) -> None:
         if not self._learn(event):
@@ -87,6 +98,9 @@ class Beyond:
                 yield b"%b,%b" % (part[:-1], encode(self._of_body(self._choices[at - 1]))[1:])
             else:
                 yield part
+
+    def weight(self, event: Event) -> float:
+        return self._inner.weight(event)
 
     def late(self) -> None:
         self._inner.late()

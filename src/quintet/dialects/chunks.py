@@ -96,6 +96,9 @@ class ChunkRenderer(ABC, Generic[ChoiceT, ChunkT]):
             whole.text = Raw(encode("".join(parts)))
         return whole
 
+    def weight(self, _event: Event) -> float:
+        return 0
+
     def late(self) -> None:
         pass
 

@@ -9,7 +9,7 @@ their lists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -31,8 +31,30 @@ STRETCH = 256
 _LONG_STRETCH = 1 << 14
 """The same of numbers or short texts."""
 
+IDS, CHARACTERS = 16, 64
+"""So many token ids, and so many characters of text, take as long to render as the entry of one log-probability."""
+
 HOLE = msgspec.Raw(b"\0")
 """Stands in encoded JSON for what goes there later; no text has such a byte in it."""
+
+
+class Apart(NamedTuple):
+    """A member of a chunk that may be megabytes: in the chunk's JSON it is null, so that whoever changes that need not read it.
+
+    Args:
+        value: its JSON; ``None`` = there is no such member.
+    """
+
+    chunk: bytes
+    name: bytes = b""
+    value: bytes | None = None
+
+    def joined(self, chunk: bytes) -> bytes:
+        """The chunk, or what was made of it, with the member."""
+        if self.value is None:
+            return chunk
+        # In a string a quotation mark has a backslash before it: these bytes are the member, whatever the texts are.
+        return chunk.replace(b'"%b":null' % self.name, b'"%b":%b' % (self.name, self.value), 1)
 
 
 class Column(list[T]):

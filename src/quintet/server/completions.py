@@ -264,7 +264,7 @@ class Completions:
     async def _write_all_but_last(self, run: _Run, batch: Sequence[Event], answer: SlowAnswer) -> bytes:
         """The last piece of the body for an engine step, which is the only one if the step made nothing long."""
         data = b""
-        for portion in portions(batch):
+        for portion in portions(batch, run.renderer.weight):
             if data:
                 await answer.write(data)
                 await asyncio.sleep(0)
@@ -340,13 +340,13 @@ class Completions:
             collected.failure = collected.failure or run.guard.failure(batch)
             if collected.failure is not None:
                 continue  # up to the end, for the observer
-            for portion in portions(batch):
+            for portion in portions(batch, run.renderer.weight):
+                collected.entries += sum(work_of(event, run.renderer.weight) for event in portion.events)
                 if portion.long:
                     await self._in_thread(run, partial(_add, run.renderer, portion.events))
                 else:
                     _add(run.renderer, portion.events)
                 await asyncio.sleep(0)
-                collected.entries += sum(map(work_of, portion.events))
         return collected
 
 

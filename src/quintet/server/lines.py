@@ -145,6 +145,9 @@ class _Renderer:
     def body(self) -> Iterator[bytes]:
         return self._inner.body()
 
+    def weight(self, event: Event, /) -> float:
+        return self._inner.weight(event)
+
     def late(self) -> None:
         self._inner.late()
 

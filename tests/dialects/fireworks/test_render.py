@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tests.dialects.folding import fold as fold_body
 
 from quintet.dialects.base import Identity, ServedModel
@@ -142,6 +144,50 @@ def test_raw_output_of_token_ids_with_log_probabilities_ends_a_streamed_choice()
     raw = chunks[-1]["choices"][0]["raw_output"]
     assert raw["prompt_fragments"] == [97, 98, 98]
     assert [entry["token_id"] for entry in raw["completion_logprobs"]["content"]] == [5, 6, 256]
+
+
+@given(st.text('"raw_output:nl,{\\\u00e9'), st.booleans())
+@example('"raw_output":null', True)
+def test_a_streamed_raw_output_is_where_it_was_whatever_the_texts_are(text: str, scored: bool) -> None:
+    """It is written apart from its chunk, also for whoever adds to that."""
+    shape = Shape.LISTS if scored else Shape.NONE
+    options, request = replace(OPTIONS, shape=shape, top=1, raw_output=True), replace(REQUEST, prompts=(text,), n=2, stream=True)
+    events: list[Event] = [ChoiceDelta(index, "", prompt=(97, 98, 98)) for index in (0, 1)]
+    events += [ChoiceDelta(index, text, (token(5, text, 3, -0.25),)) for index in (0, 1)]
+    events += [*(ChoiceDone(index, Finish.STOP, stop="x") for index in (0, 1)), EVENTS[-1]]
+    whole = fold(options, request, events)["choices"]
+    plain, more = FireworksRenderer(request, IDENTITY, options), FireworksRenderer(request, IDENTITY, options)
+    around = Beyond(more, request, Shown())
+    made = [chunk for event in events for chunk in plain.feed(event)]
+    ends = [json.loads(chunk)["choices"][0] for chunk in made][-2:]
+    assert [end["raw_output"] for end in ends] == [one["raw_output"] for one in whole]
+    assert whole[0]["raw_output"]["completion"] == whole[0]["raw_output"]["prompt_fragments"][0] == text
+    assert made[-2] == json.dumps(json.loads(made[-2]), separators=(",", ":")).encode()
+    told = [json.loads(chunk) for event in events for chunk in around.feed(event)]
+    assert [chunk["choices"][0].pop("stop_reason") for chunk in told[-2:]] == ["x", "x"]
+    assert told == [json.loads(chunk) for chunk in made]
+
+
+def test_what_ends_weigh_is_their_raw_output_of_the_last_one_with_the_end_of_all() -> None:
+    """The last choice's end waits for the usage."""
+
+    def weights(options: Options, count: int) -> list[float]:
+        renderer = FireworksRenderer(replace(REQUEST, n=2, stream=True), IDENTITY, options)
+        for index in (0, 1):
+            for event in (EVENTS[0], *EVENTS[1:2] * count):
+                renderer.feed(event.numbered(index))  # type: ignore[union-attr]
+        made = []
+        for event in (ChoiceDone(0, Finish.STOP), ChoiceDone(1, Finish.STOP), EVENTS[-1]):
+            made.append(renderer.weight(event))
+            renderer.feed(event)
+        return made
+
+    raw = replace(OPTIONS, raw_output=True)
+    assert weights(OPTIONS, 100) == [0, 0, 0]
+    assert all(0 < weight < 20 for weight in weights(raw, 100))
+    assert all(100 < weight < 120 for weight in weights(replace(raw, shape=Shape.CONTENT), 100))
+    first, second, last = weights(raw, 3)
+    assert first == second == last
 
 
 METRICS = {

@@ -105,6 +105,9 @@ class LlamaRenderer:
         if several:
             yield b"]"
 
+    def weight(self, _event: Event) -> float:
+        return 0
+
     def late(self) -> None:
         pass
 

@@ -40,6 +40,9 @@ class FimRenderer:
                 return [encode(_fault_body(broken(event)))]
         return []
 
+    def weight(self, _event: Event) -> float:
+        return 0
+
     def late(self) -> None:
         pass
 

@@ -10,11 +10,11 @@ import msgspec
 
 from quintet.dialects.base import Fault, Headers, Identity, broken
 from quintet.dialects.chunks import ChunkRenderer
-from quintet.dialects.columns import Column
+from quintet.dialects.columns import CHARACTERS, IDS, Apart, Column
 from quintet.dialects.fireworks.metrics import Metrics, as_headers, metrics
-from quintet.dialects.wire import FLOOR, Counts, shown_logprob, top_map
+from quintet.dialects.wire import FLOOR, Counts, encode, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
-from quintet.request import CompletionRequest, Guide, GuideKind
+from quintet.request import CompletionRequest, Guide, GuideKind, Prompt
 
 # Page, finish_reason: "This will be "stop" if the model hit a natural stop point or a provided stop sequence, or "length" if the
 # maximum number of tokens specified in the request was reached." The SDK also knows "error".
@@ -113,20 +113,22 @@ class RawOutput(msgspec.Struct, gc=False):
 
     prompt_fragments: list[str | int]
     prompt_token_ids: list[int]
-    completion: str
+    completion: msgspec.Raw  # encoded by itself, as all that is around it is
     completion_token_ids: list[int]
     completion_logprobs: Content | None
     grammar: str | None
 
 
 class ChoiceBody(msgspec.Struct, gc=False):
+    """``raw_output`` is null where it is written apart, see ``Apart``."""
+
     text: str
     index: int
     logprobs: Lists | Content | None
     finish_reason: str | None = None
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
-    raw_output: RawOutput | msgspec.UnsetType = msgspec.UNSET
+    raw_output: RawOutput | msgspec.UnsetType | None = msgspec.UNSET
 
     def extend(self, later: ChoiceBody) -> None:
         self.raw_output = later.raw_output or self.raw_output
@@ -169,12 +171,17 @@ class Completion(msgspec.Struct, gc=False):
 
 @dataclass(slots=True)
 class _Seen:
-    """What has been written of a choice, for its raw output at the end."""
+    """What has been written of a choice, for its raw output at the end.
+
+    Args:
+        work: what it takes to render that, in entries of log-probabilities.
+    """
 
     prompt_ids: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=Column)
     content: list[Entry] = field(default_factory=Column)
+    work: float = 0
 
 
 class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
@@ -192,6 +199,26 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         self._metrics = options.perf_metrics
         self._unbegun = set(self._running) if request.echo or request.prompt_ids else set()
         self._seen = {index: _Seen() for index in self._running} if options.raw_output else {}
+        self._waiting = 0.0  # the work of the raw output that waits for the usage, with its choice's end
+
+    def feed(self, event: Event) -> list[bytes]:
+        if isinstance(event, ChoiceDone | Finished):
+            return [made.joined(made.chunk) for made in self.apart(event)]
+        return super().feed(event)
+
+    def apart(self, event: Event) -> list[Apart]:
+        """The chunks of ``feed``, and apart from them the raw output of a choice that ends."""
+        if isinstance(event, ChoiceDone | Finished):
+            return [*map(_apart, self._chunks(event))]
+        return [*map(Apart, self.feed(event))]
+
+    def weight(self, event: Event) -> float:
+        match event:
+            case ChoiceDone(index) if index in self._seen:
+                return self._seen[index].work
+            case Finished():
+                return self._waiting
+        return 0
 
     def headers(self, events: Sequence[Event]) -> Headers:
         """Page: "Performance metrics are always included in response headers"."""
@@ -208,18 +235,24 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         if seen := self._seen.get(delta.index):
             seen.texts.append(delta.text)
             seen.ids += [token.token for token in delta.tokens if token.whole]
+            seen.work += len(delta.tokens) / IDS + len(delta.text) / CHARACTERS
             if self._options.shape is not Shape.NONE:
+                seen.work += len(delta.tokens)
                 seen.content += _content(delta.tokens, self._top).content
         return [ChoiceBody(delta.text, delta.index, self._logprobs(delta.tokens, self._top), token_ids=self._ids(delta.tokens))]
 
     def _end(self, done: ChoiceDone) -> ChoiceBody:
-        raw = self._raw(done.index)
+        seen = self._seen.pop(done.index, None)
+        raw = msgspec.UNSET if seen is None else self._raw(done.index, seen)
+        self._waiting = 0.0 if seen is None or self._running else seen.work
         return ChoiceBody("", done.index, self._logprobs(()), _FINISH[done.finish], token_ids=self._ids(()), raw_output=raw)
 
     def _prompt_pieces(self, delta: ChoiceDelta) -> list[ChoiceBody]:
         ids = list(delta.prompt or ())
         if seen := self._seen.get(delta.index):
             seen.prompt_ids = ids
+            prompt = self._prompt(delta.index)
+            seen.work += len(ids) / IDS + len(prompt) / (CHARACTERS if isinstance(prompt, str) else IDS)
         if not (self._request.echo or self._options.token_ids):
             return []
         prompt_ids = ids if self._options.token_ids else msgspec.UNSET
@@ -249,15 +282,16 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
         """Never for more than the text that is shown: without a token that a stop string cut in two."""
         return [token.token for token in tokens if token.whole] if self._options.token_ids else msgspec.UNSET
 
-    def _raw(self, index: int) -> RawOutput | msgspec.UnsetType:
-        if (seen := self._seen.get(index)) is None:
-            return msgspec.UNSET
-        prompt = self._request.prompts[index // self._request.n]
+    def _prompt(self, index: int) -> Prompt:
+        return self._request.prompts[index // self._request.n]
+
+    def _raw(self, index: int, seen: _Seen) -> RawOutput:
+        prompt = self._prompt(index)
         guide = self._request.guide
         return RawOutput(
             prompt_fragments=[prompt] if isinstance(prompt, str) else list(prompt),
             prompt_token_ids=seen.prompt_ids,
-            completion="".join(seen.texts),
+            completion=msgspec.Raw(encode("".join(seen.texts))),
             completion_token_ids=seen.ids,
             completion_logprobs=None if self._options.shape is Shape.NONE else Content(seen.content),
             grammar=None if guide is None else _grammar(guide),
@@ -266,6 +300,14 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
     def _body(self, choices: list[ChoiceBody]) -> Completion:
         about = self._identity
         return Completion(about.id, "text_completion", about.created, about.model, choices)
+
+
+def _apart(chunk: Completion) -> Apart:
+    for choice in chunk.choices:
+        if isinstance(choice.raw_output, RawOutput):
+            value, choice.raw_output = encode(choice.raw_output), None
+            return Apart(encode(chunk), b"raw_output", value)
+    return Apart(encode(chunk))
 
 
 def _grammar(guide: Guide) -> str:

@@ -265,6 +265,9 @@ class TogetherRenderer:
         whole = Completion(about.id, "text.completion", about.created, about.model, self._prompt or [], [], usage, flagged)
         return filled(whole, (body for _, body in sorted(self._done.items())))
 
+    def weight(self, _event: Event) -> float:
+        return 0
+
     def late(self) -> None:
         pass
 
