@@ -175,6 +175,27 @@ def test_no_call_of_the_encoder_takes_more_than_a_stretch(path: str, monkeypatch
     assert max(seen) <= STRETCH
 
 
+@pytest.mark.parametrize("extra", [{}, {"return_token_ids": True}])
+def test_an_echoed_prompt_that_goes_with_the_first_token_is_encoded_in_a_thread_and_once(
+    extra: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the renderer alone, whatever else is added to its chunk."""
+    sizes: dict[bool, list[int]] = {True: [], False: []}
+
+    def measured(value: object) -> bytes:
+        sizes[threading.current_thread() is threading.main_thread()].append(len(data := wire.encode(value)))
+        return data
+
+    for module in (together, beyond):
+        monkeypatch.setattr(module, "encode", measured)
+    answer = ask("/together/v1/completions", stream=True, prompt=LONG, **extra)
+    first = json.loads(answer.body[6:].split(b"\n\n", 1)[0])
+    assert (answer.status, first["prompt"][0]["text"]) == (200, LONG)
+    assert len(first["prompt"][0]["logprobs"]["token_ids"]) == len(LONG)
+    assert [size > 100_000 for size in sizes[False]] == [True]
+    assert max(sizes[True]) < 1_000 + 6 * len(LONG) * bool(extra)  # with the ids, which are asked for there
+
+
 def parts(batch: Sequence[Event]) -> list[tuple[int, bool]]:
     return [(len(portion), long) for portion, long in portions(batch, lambda _: 0)]
 

@@ -10,6 +10,7 @@ from tests.dialects.folding import fold as fold_body
 from tests.support.requests import MINIMAL
 
 from quintet.dialects.base import Identity, Parsed, ServedModel
+from quintet.dialects.beyond import Beyond
 from quintet.dialects.fields import Status
 from quintet.dialects.together.dialect import FIELDS, Together, for_agent
 from quintet.dialects.together.wire import Options
@@ -17,7 +18,7 @@ from quintet.errors import BadRequest, EngineFailed, ModelNotFound, NotAuthorize
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText, Usage
 from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.resolve import Known, resolve
-from quintet.request import CompletionRequest, Sampling, StopRules
+from quintet.request import CompletionRequest, Sampling, Shown, StopRules
 from quintet.service.fan_out import specs_of
 
 IDENTITY = Identity(id="id", created=1, model="m", fingerprint="fp")
@@ -178,6 +179,26 @@ def test_togethers_own_sdk_gets_a_number_in_chunks() -> None:
     parsed = for_agent(parse(stream=True, logprobs=1), "Together/Python 3.1.1")
     (chunk,) = Together().renderer(parsed.request, IDENTITY, parsed.options).feed(delta(0, 5, "a", b"a"))
     assert json.loads(chunk)["choices"][0]["logprobs"] == -0.5
+
+
+@pytest.mark.parametrize("text", ['"prompt":null', '{"prompt":null,"prompt":null}', "\u00e9\0"])
+@pytest.mark.parametrize("logprobs", [None, 1])
+def test_a_streams_first_chunk_has_the_prompt_of_the_json_whatever_its_text_is(text: str, logprobs: int | None) -> None:
+    """It is written apart from its chunk, also for whoever adds to that."""
+    parsed = parse(prompt=text, n=2, echo=True, logprobs=logprobs, stream=True)
+    events: list[Event] = [ChoiceDelta(index, text, (TokenText(5, text, b"a", None, (), 0),)) for index in (0, 1)]
+    events += [*(delta(index, 5, text, b"a") for index in (0, 1)), *(ChoiceDone(index, Finish.LENGTH, seed=3) for index in (0, 1)), END[-1]]
+    plain, more, whole = (Together().renderer(parsed.request, IDENTITY, parsed.options) for _ in range(3))
+    around = Beyond(more, parsed.request, Shown(token_ids=True))
+    made = [chunk for event in events for chunk in plain.feed(event)]
+    first, *others = map(json.loads, made)
+    assert first["prompt"] == json.loads(fold_body(whole, events))["prompt"]
+    assert first["prompt"][0]["text"] == text
+    assert made[0] == json.dumps(first, separators=(",", ":")).encode()
+    assert not any("prompt" in chunk for chunk in others)
+    told = [json.loads(chunk) for event in events for chunk in around.feed(event)]
+    added = [[chunk["choices"][0].pop(name, None) for name in ("token_ids", "stop_reason")] for chunk in told]
+    assert (told, added) == ([first, *others], [[[5], None], [[5], None], [[], None], [[], None]])
 
 
 def test_a_broken_stream_first_says_what_was_waiting() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from quintet.dialects.base import Headers, Identity, broken
-from quintet.dialects.columns import STRETCH, filled, growing
+from quintet.dialects.columns import STRETCH, Apart, filled, growing
 from quintet.dialects.wire import Counts, encode, error_body, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
 from quintet.request import CompletionRequest
@@ -138,7 +138,7 @@ class Completion(msgspec.Struct, gc=False):
     object: str
     created: int
     model: str
-    prompt: list[PromptBody]
+    prompt: msgspec.Raw  # of a list of one ``PromptBody``, or none
     choices: list[ChoiceBody]
     usage: Counts
     warnings: list[Warned] | msgspec.UnsetType = msgspec.UNSET
@@ -181,7 +181,8 @@ class ChunkChoice(msgspec.Struct, gc=False):
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """The page's CompletionChunk; ``prompt`` is in the first one if it was to be echoed, as in the JSON body."""
+    """The page's CompletionChunk; ``prompt`` is in the first one if it was to be echoed, as in the JSON body; here it is null, see
+    ``Apart``."""
 
     id: str
     object: str
@@ -192,7 +193,7 @@ class Chunk(msgspec.Struct, gc=False):
     usage: Counts | None = None
     seed: int | msgspec.UnsetType = msgspec.UNSET
     finish_reason: str | None = None
-    prompt: list[PromptBody] | msgspec.UnsetType = msgspec.UNSET
+    prompt: msgspec.UnsetType | None = msgspec.UNSET
     warnings: list[Warned] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -217,7 +218,7 @@ class TogetherRenderer:
         self._running = set(self._sent)
         self._unechoed = set(self._running) if request.echo else set()
         self._prompt_due = request.echo
-        self._prompt: list[PromptBody] | None = None  # goes with the first chunk
+        self._prompt: bytes | None = None  # as JSON; goes with the first chunk
         self._waiting: dict[int, Chunk] = {}  # a choice's newest chunk, if it may be its last
         self._held: Chunk | None = None  # the very last chunk
         self._bodies: dict[int, _Folded] = {}
@@ -228,16 +229,26 @@ class TogetherRenderer:
     def feed(self, event: Event) -> list[bytes]:
         if isinstance(event, Failed):
             return [*map(encode, self._waiting.values()), encode(error_body(broken(event)))]
+        if self._prompt is None:
+            return [encode(chunk) for chunk in self._chunks(event)]
+        return [made.joined(made.chunk) for made in self.apart(event)]
+
+    def apart(self, event: Event) -> list[Apart]:
+        """The chunks of ``feed``, and apart from the first one its prompt."""
+        if self._prompt is None or isinstance(event, Failed):
+            return [*map(Apart, self.feed(event))]
         chunks = self._chunks(event)
-        if chunks and self._prompt:
-            chunks[0].prompt, self._prompt = self._prompt, None
-        return [encode(chunk) for chunk in chunks]
+        if not chunks:
+            return []
+        chunks[0].prompt, prompt, self._prompt = None, self._prompt, None
+        first, *others = map(encode, chunks)
+        return [Apart(first, b"prompt", prompt), *map(Apart, others)]
 
     def add(self, event: Event) -> None:
         match event:
             case ChoiceDelta(index, text, tokens):
                 if self._is_echo(index):
-                    self._prompt = self._prompt or [self._prompt_body(event)]
+                    self._prompt = self._prompt or self._echoed(event)
                     return
                 choice = self._folded(index)
                 choice.texts.append(text)
@@ -262,7 +273,8 @@ class TogetherRenderer:
         about = self._identity
         usage = Counts.of(self._finished.usage)
         flagged = _warnings(sorted(self._flagged, key=lambda done: done.index))
-        whole = Completion(about.id, "text.completion", about.created, about.model, self._prompt or [], [], usage, flagged)
+        prompt = msgspec.Raw(self._prompt or b"[]")
+        whole = Completion(about.id, "text.completion", about.created, about.model, prompt, [], usage, flagged)
         return filled(whole, (body for _, body in sorted(self._done.items())))
 
     def weight(self, _event: Event) -> float:
@@ -280,7 +292,7 @@ class TogetherRenderer:
                 if not self._is_echo(index):
                     return [chunk for token in tokens for chunk in self._next(index, token)]
                 if self._prompt_due:
-                    self._prompt_due, self._prompt = False, [self._prompt_body(event)]
+                    self._prompt_due, self._prompt = False, self._echoed(event)
             case ChoiceDone():
                 self._running.discard(event.index)
                 end = self._end(event)
@@ -335,13 +347,14 @@ class TogetherRenderer:
     def _without_token(self, index: int) -> Chunk:
         return self._chunk(_NO_TOKEN, [ChunkChoice(index, "", Delta(role="assistant", content=""))])
 
-    def _prompt_body(self, delta: ChoiceDelta) -> PromptBody:
+    def _echoed(self, delta: ChoiceDelta) -> bytes:
+        """The prompt as JSON, made with its delta: a long one is rendered in a thread, and the first token's chunk on the event loop."""
         tops = bool(self._options.logprobs)
         lists = self._empty(tops)
         if isinstance(lists, Lists):
             for at in range(0, len(delta.tokens), STRETCH):
                 lists.extend(Lists.of(delta.tokens[at : at + STRETCH], self._options, tops))
-        return PromptBody(delta.text, lists)
+        return encode([PromptBody(delta.text, lists)])
 
     def _folded(self, index: int) -> _Folded:
         return self._bodies.setdefault(index, _Folded(self._empty(self._tops)))
