@@ -55,7 +55,8 @@ CODES = (
 """Of what is wrong with a body, in any dialect."""
 ERRORS: tuple[Exception, ...] = (
     *(BadRequest("stop", "is wrong", code=code) for code in (*CODES, "unknown_parameter")),
-    *(PromptTooLong("prompt", "is long"), Unsupported("suffix", "is not there"), Unsatisfiable("It cannot be.")),
+    *(PromptTooLong("prompt", "is long"), PromptTooLong("prediction", "is long")),
+    *(Unsupported("suffix", "is not there"), Unsatisfiable("It cannot be.")),
     *(NotAuthorized("no"), Forbidden("no"), ModelNotFound("no"), ModelNotAllowed("no"), NotFound("no"), WrongHost("no")),
     *(MethodNotAllowed("no"), BodyTooLarge("no"), UnsupportedMedia("no"), HeadTooLarge("no", 414), HeadTooLarge("no", 431)),
     *(SlowBody("no"), IdempotencyConflict("no", 422), IdempotencyConflict("no", 409), TooManyRequests("no")),

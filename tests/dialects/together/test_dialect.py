@@ -213,6 +213,8 @@ def test_a_broken_stream_first_says_what_was_waiting() -> None:
         (BadRequest("n", "must be 1", "2"), 400),
         (NotAuthorized("no"), 401),
         (PromptTooLong("prompt", "is too long"), 403),
+        (PromptTooLong("max_tokens", "is too much"), 403),
+        (PromptTooLong("prediction", "is too long"), 400),
         (ModelNotFound("no"), 404),
         (TooManyRequests("no"), 429),
         (EngineFailed("no"), 500),

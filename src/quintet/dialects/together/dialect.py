@@ -20,7 +20,7 @@ from quintet.dialects.base import (
     switched_off,
 )
 from quintet.dialects.constraints import unknown_fields
-from quintet.dialects.extensions import MIROSTAT, Extensions
+from quintet.dialects.extensions import MIROSTAT, PREDICTION, Extensions
 from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Stop, String
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.together import limits
@@ -167,8 +167,9 @@ def _sampling(raw: Mapping[str, object], fresh_seed: int) -> Sampling:
 
 def _fault(error: Exception) -> Fault:
     known = limits.worded(fault(error), error)
-    # https://docs.together.ai/docs/error-codes: 403 is "Bad Request: input token count + max_tokens parameter exceeds the context".
-    return replace(known, status=403) if isinstance(error, PromptTooLong) else known
+    # https://docs.together.ai/docs/error-codes: 403 is "Bad Request: input token count + max_tokens parameter exceeds the context". A
+    # prediction is neither.
+    return replace(known, status=403) if isinstance(error, PromptTooLong) and error.param != PREDICTION.name else known
 
 
 def _model_object(served: ServedModel) -> dict[str, object]:
