@@ -261,6 +261,7 @@ class CompletionRequest:
         beams: beam search; ``None`` = none.
         cut: a longer prompt is cut; ``None`` = it is refused.
         bare: nothing that the tokenizer puts around a text, such as a BOS, comes around the prompts.
+        repeated: the end of a choice tells the log-probabilities of its tokens again, so that they are kept until then.
         shown: what the answer tells beyond the provider's page; ``None`` = nothing.
     """
 
@@ -294,6 +295,7 @@ class CompletionRequest:
     beams: Beams | None = None
     cut: Cut | None = None
     bare: bool = False
+    repeated: bool = False
     shown: Shown | None = None
 
     @property

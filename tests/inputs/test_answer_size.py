@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -13,9 +15,11 @@ from tests.support.scripted_backend import request
 
 from quintet.config import ServerConfig
 from quintet.errors import BadRequest
-from quintet.inputs.answer_size import require_answer_size
+from quintet.inputs.answer_size import held_size, require_answer_size
+from quintet.inputs.room import Room
 from quintet.inputs.sequence import PreparedSequence
 from quintet.request import CompletionRequest, Shown
+from quintet.server import gate
 from quintet.service.fan_out import wants_scores
 
 pytestmark = pytest.mark.fault("B06")
@@ -65,6 +69,14 @@ def test_only_what_is_echoed_counts() -> None:
         require_answer_size(wanted, [last], 32)
 
 
+@pytest.mark.parametrize(("stream", "repeated", "tokens"), [(False, False, 128), (True, False, 0), (False, True, 156), (True, True, 28)])
+def test_what_is_held_is_a_json_answer_and_what_the_end_of_a_choice_tells_again(stream: bool, repeated: bool, tokens: int) -> None:
+    wanted = asked(n=4, best_of=4, logprobs=5, echo=True, stream=stream, repeated=repeated)
+    assert held_size(wanted, sequences(wanted)) == 4 * tokens * 6
+    text = replace(wanted, logprobs=None)
+    assert held_size(text, sequences(text)) == 0
+
+
 def test_text_alone_is_not_counted() -> None:
     wanted = asked(n=4, best_of=4, echo=True)
     require_answer_size(wanted, sequences(wanted), 1)
@@ -105,6 +117,28 @@ def test_every_dialect_refuses_what_is_too_large_before_anything_is_computed(pat
     assert (refused.status, backend.submitted) == (400, 0)
     assert "may need 180 " in json.dumps(refused.json())
     assert ask(180).status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("scores", "each"), [({}, 0), ({"logprobs": 2}, 3), ({"logprobs": True, "top_logprobs": 2}, 3)])
+def test_room_is_taken_for_log_probabilities_that_a_raw_output_tells_again(
+    stream: bool, scores: dict[str, object], each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream keeps them until its choices end, and a JSON answer has them twice."""
+    taken: list[int] = []
+
+    @contextlib.contextmanager
+    def held(_room: Room, _tenant: str, size: int) -> Iterator[None]:
+        taken.append(size)
+        yield
+
+    monkeypatch.setattr(gate, "LARGE", -1)
+    monkeypatch.setattr(Room, "held", held)
+    app = create_app(ScriptedBackend(), ServerConfig(dialect="fireworks"))
+    for raw in (False, True):
+        body = {"prompt": "a", "max_tokens": 4, "n": 3, "stream": stream, "raw_output": raw, **scores}
+        assert call(app, body).status == 200
+    assert taken == [12 * each * (not stream), 12 * each * (2 - stream)]
 
 
 @pytest.mark.parametrize("stream", [False, True])

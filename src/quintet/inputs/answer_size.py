@@ -47,10 +47,12 @@ def require_answer_size(request: CompletionRequest, sequences: Sequence[Prepared
     raise BadRequest(spelled.get(param, param), f"{rule}; lower it, or another of {n}, {length} and {logprobs}")
 
 
-def answer_size(request: CompletionRequest, sequences: Sequence[PreparedSequence]) -> int:
-    """Log-probabilities that an answer may need at most; see ``require_answer_size``."""
+def held_size(request: CompletionRequest, sequences: Sequence[PreparedSequence]) -> int:
+    """Log-probabilities that may have to be held until the answer, or a choice of it, is complete: all of a JSON answer's, and those of
+    generated tokens where the end of a choice tells them again, also of a stream's."""
     tokens, each = _sizes(request, sequences)
-    return tokens * each
+    again = sum(sequence.max_tokens for sequence in sequences) if request.repeated else 0
+    return ((0 if request.stream else tokens) + again) * each
 
 
 def _sizes(request: CompletionRequest, sequences: Sequence[PreparedSequence]) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from quintet.server.call import Call
 from quintet.service.job import Job
 
 LARGE = 50_000
-"""Log-probabilities of an answer that is complete before it is sent, from which on it takes room; some 2 MB."""
+"""Log-probabilities of an answer that are held until it, or a choice of it, is complete, from which on it takes room; some 2 MB."""
 
 LARGE_AT_ONCE = 5
 """Answers as large as they may be that there is room for at once: some 300 MB."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from quintet.backends.base import Backend
 from quintet.events import NO_DRAFTS, Blame, Event, Failed, Finish, Finished, TokenEvent, Usage
-from quintet.inputs.answer_size import answer_size
+from quintet.inputs.answer_size import held_size
 from quintet.inputs.sequence import Prepared
 from quintet.request import CompletionRequest
 from quintet.service.fan_out import by_first, candidates_of, choices_of, echoes_of, text_of, wants_entries, wants_scores
@@ -55,8 +55,8 @@ class Job:
         self._top, self._top_echoed = request.alternatives, request.logprobs
         self._top_scored = request.shown.prompt_logprobs if request.shown else None
         self._at_once = max(1, MOST_ENTRIES // (1 + max(self._top or 0, self._top_scored or 0)))  # events of a step
-        self.held = 0 if request.stream else answer_size(request, prepared.sequences)
-        """Log-probabilities that may have to be held until the answer is complete."""
+        self.held = held_size(request, prepared.sequences)
+        """Log-probabilities that may have to be held until the answer, or a choice of it, is complete."""
         self._running = len(self._choices)  # sequences whose terminal event has not come
         self._cached: dict[int, int] = {}
         self._computed: dict[int, int] = {}  # tokens of prompts that gave none

@@ -245,6 +245,7 @@ def _request(raw: Mapping[str, object], options: Options, fresh_seed: int) -> Co
         prediction=_prediction(raw),
         spelled=tuple(_spelled(raw)),
         images=by_prompt(IMAGES.of(raw), prompts),
+        repeated=options.raw_output and options.shape is not Shape.NONE,
     )
 
 
