@@ -29,7 +29,7 @@ from quintet.errors import (
     UnsupportedMedia,
 )
 from quintet.events import ChoiceDelta, ChoiceDone, DraftCounts, Event, Failed, Finish, Finished, Timing, TokenText, Usage
-from quintet.request import CompletionRequest, Guide, GuideKind, Sampling, Shown, StopRules
+from quintet.request import CompletionRequest, Guide, GuideKind, Image, Sampling, Shown, StopRules
 
 IDENTITY = Identity(id="id", created=1, model="m", fingerprint="fp", host="host", deployment="d", concurrent=2)
 REQUEST = CompletionRequest(
@@ -119,6 +119,14 @@ def test_raw_output_is_what_went_in_and_came_out() -> None:
         "completion_logprobs": None,
         "grammar": "root ::= x",
     }
+
+
+def test_raw_output_has_the_marks_of_a_prompts_images_and_not_the_images() -> None:
+    """The SDK has a place for them, which need not be there: they are megabytes, and would come again with each choice."""
+    request = replace(REQUEST, prompts=("a<image>b",), images=((Image("data:image/png;base64,eA==", "images[0]"),),))
+    (choice,) = fold(replace(OPTIONS, raw_output=True), request)["choices"]
+    assert choice["raw_output"]["prompt_fragments"] == ["a<image>b"]
+    assert "images" not in choice["raw_output"]
 
 
 @pytest.mark.parametrize(
