@@ -1,6 +1,7 @@
 // The tree and the settings, kept in this browser (IndexedDB) from one visit to the next, and as JSON for a file.
 
 import { store } from "./store.js";
+import { withoutIds } from "./tree.js";
 
 const NAME = "quintet-playground";
 const FORM = "quintet-tree";
@@ -90,7 +91,8 @@ export function read(value) {
     const right = ([t, id, p]) => typeof t === "string" && (id === null || Number.isInteger(id)) && (p === null || typeof p === "number");
     must(node.tokens.every((token) => Array.isArray(token) && right(token)), `a token of node ${node.id} is not [text, id, log-probability]`);
     const { id, parent = null, children, seed = null, model = null, asked = null, mark = false } = node;
-    nodes[id] = { id, parent, children, seed, model, asked, mark: mark === true, tokens: node.tokens.map(([t, one, p]) => ({ t, id: one, p })) };
+    const tokens = node.tokens.map(([t, one, p]) => ({ t, id: one, p }));
+    nodes[id] = { id, parent, children, seed, model, asked, mark: mark === true, tokens: model === null ? withoutIds(tokens) : tokens };
   }
   must(nodes[value.root]?.parent === null && nodes[value.current], `"root" and "current" must be nodes, and the root without a parent`);
   const reached = new Set();

@@ -1,8 +1,8 @@
 // A tree of texts, as values: every change makes a new tree and leaves the old one as it was, which is what undo goes back to.
 //
 // tree: {nodes: {id: node}, root: id, current: id, next: number}; the text is that of the nodes from the root to the current one.
-// node: {id, parent, children: [id], tokens: [token], seed, model, mark, asked}; seed, model and asked (the request's body) are null
-// where nobody was asked.
+// node: {id, parent, children: [id], tokens: [token], seed, model, mark, asked}; seed and asked (the request's body) are null where nobody
+// was asked. model: whose ids its tokens have; null where none has one.
 // token: {t: text, id: token id or null where it was typed, p: log-probability or null where it is not known}
 
 export function newTree() {
@@ -94,11 +94,16 @@ export function edit(tree, from, to, text) {
     for (const node of behind) changed[node.id] = { ...node, tokens: stale(node.tokens) };
     return { ...tree, nodes: changed };
   }
-  const tail = [...after, ...behind.flatMap((node) => node.tokens)];
+  const tail = [{ ...nodes[last], tokens: after }, ...behind];
+  const model = tail.find((node) => node.tokens.some((token) => token.id !== null))?.model ?? null; // a node's ids are of one model
+  const kept = tail.flatMap((node) => stale(node.model === model ? node.tokens : withoutIds(node.tokens)));
   const [made, parent] = branchingPoint(tree, start);
-  const [grown, id] = addChild(made, parent, { tokens: joined([], typed(text), stale(tail)), model: nodes[last].model });
+  const [grown, id] = addChild(made, parent, { tokens: joined([], typed(text), kept), model });
   return { ...grown, current: id };
 }
+
+/** Tokens as if they had been typed: to a model that did not draw them their ids mean others. */
+export const withoutIds = (tokens) => tokens.map(({ t }) => ({ t, id: null, p: null }));
 
 /** Tokens whose probability is not known any more, as what is before them has changed. */
 function stale(tokens) {

@@ -1,0 +1,70 @@
+"""What a model is sent: its own tokens by their ids, and text for all that was typed or drawn by another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from conftest import Opener, Playground
+
+HEAD = "The sky is"
+MODEL = ".choices select >> nth=0"
+
+
+def started(playground: Opener, text: str = HEAD, **controls: object) -> Playground:
+    one = playground()
+    one.open()
+    one.set(**{"seed": 5, "max_tokens": 6, **controls})
+    one.page.click("#tab-tree")
+    one.write(text)
+    return one
+
+
+def sent(one: Playground) -> list[dict[str, Any]]:
+    """The bodies of the completions that the page asks for from now on."""
+    found: list[dict[str, Any]] = []
+    one.page.on("request", lambda asked: found.append(json.loads(asked.post_data or "")) if asked.url.endswith("/completions") else None)
+    return found
+
+
+def completed(one: Playground, model: str) -> None:
+    """Have a model go on at the end of the text."""
+    one.page.select_option(MODEL, model)
+    one.page.click("#text")
+    one.page.keyboard.press("Control+End")
+    one.complete()
+
+
+def test_what_one_model_drew_is_text_to_another_also_after_an_edit_beneath_branches(playground: Opener) -> None:
+    """The branch that the edit makes was nobody's, and its ids were sent to anybody."""
+    one = started(playground, "The skyy is")
+    one.page.keyboard.press("Control+Space")
+    one.done()
+    one.page.keyboard.press("Control+Home")
+    for _ in range(len("The sk")):
+        one.page.keyboard.press("ArrowRight")
+    one.page.keyboard.press("Delete")
+    text = one.text()
+    assert text.startswith(HEAD)
+    bodies = sent(one)
+    completed(one, "gap")
+    assert (bodies[-1]["model"], bodies[-1]["prompt"]) == ("gap", text)
+    one.page.keyboard.press("Control+z")
+    completed(one, "smollm2")
+    assert isinstance(bodies[-1]["prompt"], list)  # to its own model they are still what they were
+
+
+def test_ids_of_a_file_that_are_nobodys_are_sent_to_nobody(playground: Opener, tmp_path: Path) -> None:
+    """As trees have them that were kept or exported after such an edit."""
+    one = playground()
+    page = one.open()
+    node = {"id": "1", "parent": None, "children": [], "model": None, "tokens": [["The sky", None, None], [" is", 7, None]]}
+    kept = tmp_path / "tree.json"
+    kept.write_text(json.dumps({"format": "quintet-tree", "version": 1, "root": "1", "current": "1", "next": 2, "nodes": [node]}))
+    page.click("#tab-tree")
+    page.set_input_files("input[type=file]", kept)
+    one.until_text(HEAD)
+    bodies = sent(one)
+    completed(one, "smollm2")
+    assert bodies[-1]["prompt"] == HEAD
