@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from conftest import Opener, Playground
+from conftest import Opener, Playground, ask
 
 HEAD = "The sky is"
 MODEL = ".choices select >> nth=0"
@@ -68,3 +68,16 @@ def test_ids_of_a_file_that_are_nobodys_are_sent_to_nobody(playground: Opener, t
     bodies = sent(one)
     completed(one, "smollm2")
     assert bodies[-1]["prompt"] == HEAD
+
+
+def test_what_is_typed_after_drawn_tokens_is_tokenised_as_text_inside_another(playground: Opener) -> None:
+    """Models with SentencePiece's vocabularies were sent a space before it."""
+    one = started(playground)
+    asked: list[dict[str, Any]] = []
+    one.page.on("request", lambda request: asked.append(json.loads(request.post_data or "")) if "tokenize" in request.url else None)
+    bodies = sent(one)
+    completed(one, "smollm2")
+    one.write("ped")
+    completed(one, "smollm2")
+    assert [(body["prompt"], body["inside"]) for body in asked] == [(HEAD, False), ("ped", True)]
+    assert bodies[-1]["prompt"][-1:] == ask("/tokenize", {"prompt": "ped", "inside": True})["tokens"]

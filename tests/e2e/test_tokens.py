@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tests.support.preparing import prepare, preparer_of
@@ -16,7 +18,10 @@ from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
 from quintet.errors import Loading
-from quintet.inputs.prepare import INLINE_CHARS
+from quintet.executor import FairExecutor
+from quintet.guides.check import GuideCheck
+from quintet.inputs.images.reader import ImageReader
+from quintet.inputs.prepare import INLINE_CHARS, Model, Preparer
 from quintet.inputs.sequence import SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.gguf import read_metadata
@@ -68,6 +73,27 @@ def test_special_tokens_are_added_as_prepare_adds_them_or_left_out(length: int, 
     assert list(bare) == [*begin.encode(), *[97] * length]
     assert list(whole) == [1, 2, *[97] * length, 3]
     assert tuple(whole) == prepared or not prepared
+
+
+@pytest.mark.parametrize("length", [3, INLINE_CHARS + 1])
+def test_nothing_comes_around_a_text_inside_another(length: int) -> None:
+    """Nor the space before it, which is there also of a text without special tokens."""
+
+    class Spaced(Framed):
+        def encode(self, text: str) -> list[int]:
+            return super().encode(f" {text}")
+
+        def encode_inside(self, text: str) -> list[int]:
+            return list(text.encode())
+
+    async def ask() -> tuple[Sequence[int], Sequence[int]]:
+        executor = FairExecutor()
+        about = cast("Model", SimpleNamespace(tokenizer=Spaced()))
+        preparer = Preparer(about, GuideCheck(), executor, ImageReader(executor))
+        return await preparer.tokenize("a" * length, add_special=False), await preparer.tokenize_inside("a" * length)
+
+    bare, inside = asyncio.run(ask())
+    assert (list(bare), list(inside)) == ([32, *[97] * length], [97] * length)
 
 
 def _framed(loaded: Loaded[Tokenizer]) -> Loaded[Tokenizer]:

@@ -71,6 +71,9 @@ class ScriptedBackend:
     async def tokenize(self, text: str, add_special: bool, quoted: bool = False, tenant: str = "") -> list[int]:
         return [EOS] * add_special + list(text.encode())
 
+    async def tokenize_inside(self, text: str, tenant: str = "") -> list[int]:
+        return list(text.encode())
+
     async def tokenize_all(self, wanted: Iterable[str], add_special: bool, quoted: bool = False, tenant: str = "") -> dict[str, list[int]]:
         return {text: await self.tokenize(text, add_special, quoted, tenant) for text in wanted}
 

@@ -33,7 +33,7 @@ def test_vllms_form() -> None:
 
 
 @pytest.mark.parametrize("text", ["prompt", "content"])
-@pytest.mark.parametrize("field", ["add_special", "add_special_tokens", "parse_special", "return_token_strs", "with_pieces"])
+@pytest.mark.parametrize("field", ["add_special", "add_special_tokens", "parse_special", "return_token_strs", "with_pieces", "inside"])
 def test_a_flag_of_the_wrong_type_is_refused_in_either_form(text: str, field: str) -> None:
     """schemathesis found that those of the other form were not looked at."""
     answer = ask("/tokenize", {text: "a", field: 1})
@@ -55,6 +55,21 @@ def test_whether_special_tokens_come_around_a_text_is_said_under_either_name(tex
             assert ask("/tokenize", {text: "a", name: value}).json()["tokens"] == ids
     assert ask("/tokenize", {text: "a", own: True, other: False}).json()["tokens"] == [EOS, 97], "its own counts if both are there"
     assert ask("/tokenize", {text: "a", own: None, other: None}).json() == ask("/tokenize", {text: "a"}).json()
+
+
+@pytest.mark.parametrize("text", ["prompt", "content"])
+def test_nothing_comes_around_a_text_that_is_said_to_be_inside_another(text: str) -> None:
+    """The playground's, where one has typed after tokens that were drawn: a SentencePiece model was sent a space that was not there."""
+
+    class Spaced(ScriptedBackend):
+        async def tokenize(self, text: str, *about: Any, **more: Any) -> list[int]:
+            return await super().tokenize(f" {text}", *about, **more)
+
+    def tokens_of(**flags: bool) -> object:
+        return call(create_app(Spaced(), ServerConfig()), {text: "a", **flags}, path="/tokenize", method="POST").json()["tokens"]
+
+    assert tokens_of(add_special_tokens=False) == tokens_of(add_special_tokens=False, inside=False) == [32, 97]
+    assert tokens_of(inside=True) == tokens_of(inside=True, add_special=False, add_special_tokens=False) == [97]
 
 
 @pytest.mark.parametrize(
@@ -101,6 +116,8 @@ def test_it_is_where_lm_eval_looks_for_it_which_strips_v1_completions_from_its_u
         ("/tokenize", {"prompt": "a", "parse_special": False}, "parse_special"),
         ("/tokenize", {"prompt": "a", "with_pieces": True}, "with_pieces"),
         ("/tokenize", {"content": "a", "return_token_strs": True}, "return_token_strs"),
+        ("/tokenize", {"prompt": "a", "inside": True, "add_special_tokens": True}, "add_special_tokens"),
+        ("/tokenize", {"prompt": "a", "inside": True, "add_special": True}, "add_special"),
         ("/tokenize", {"messages": []}, "prompt"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": "a"}, "tokens"),

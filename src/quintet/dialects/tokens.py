@@ -28,8 +28,11 @@ RETURN_TOKEN_STRS: Field[bool] = Field(
     "return_token_strs", Boolean(), False, note="With `prompt`: the tokens as the vocabulary writes them (`Ġthe`), as `token_strs`."
 )
 WITH_PIECES: Field[bool] = Field("with_pieces", Boolean(), False, note="With `content`: `tokens` are objects of `id` and `piece`.")
+INSIDE: Field[bool] = Field(
+    "inside", Boolean(), False, note="The text follows other tokens: no special tokens come around it, and no space before it."
+)
 FIELDS: tuple[Field[Any], ...] = (
-    *(MODEL, PROMPT, CONTENT, ADD_SPECIAL_TOKENS, ADD_SPECIAL, PARSE_SPECIAL, RETURN_TOKEN_STRS, WITH_PIECES),
+    *(MODEL, PROMPT, CONTENT, ADD_SPECIAL_TOKENS, ADD_SPECIAL, PARSE_SPECIAL, RETURN_TOKEN_STRS, WITH_PIECES, INSIDE),
 )
 _OF_IDS = frozenset({MODEL.name, "tokens"})
 
@@ -40,6 +43,7 @@ class Tokenize:
 
     Args:
         model: empty = the served one.
+        inside: it stands inside a longer text, and nothing comes around it.
         llama: llama.cpp's shape.
         texts: with the text of each token.
         ignored: fields of the body that neither server has.
@@ -48,6 +52,7 @@ class Tokenize:
     model: str
     text: str
     add_special: bool
+    inside: bool
     llama: bool
     texts: bool
     ignored: tuple[str, ...] = ()
@@ -85,12 +90,18 @@ def parse_tokenize(body: bytes) -> Tokenize:
     own, shape, other = (CONTENT, WITH_PIECES, RETURN_TOKEN_STRS) if llama else (PROMPT, RETURN_TOKEN_STRS, WITH_PIECES)
     if other.of(raw):
         raise BadRequest(other.name, f"must be false with {own.name}, whose answer has {shape.name}", "True")
-    return Tokenize(MODEL.of(raw), prompt or content or "", _adds(raw, llama), llama, shape.of(raw), unknown(FIELDS, raw))
+    inside = INSIDE.of(raw)
+    special = _adds(raw, llama, inside)
+    return Tokenize(MODEL.of(raw), prompt or content or "", special, inside, llama, shape.of(raw), unknown(FIELDS, raw))
 
 
-def _adds(raw: Mapping[str, object], llama: bool) -> bool:
+def _adds(raw: Mapping[str, object], llama: bool, inside: bool) -> bool:
     """Special tokens come around the text, as either name of that has it; the form's own name counts if both are there."""
     own, other = (ADD_SPECIAL, ADD_SPECIAL_TOKENS) if llama else (ADD_SPECIAL_TOKENS, ADD_SPECIAL)
+    if inside:
+        if asked := [field.name for field in (own, other) if raw.get(field.name)]:
+            raise BadRequest(asked[0], f"must be false with {INSIDE.name}: nothing comes around such a text", "True")
+        return False
     only_other = raw.get(own.name) is None and raw.get(other.name) is not None
     return other.of(raw) if only_other else own.of(raw)
 

@@ -282,6 +282,10 @@ class Preparer:
             encode = partial(encode_special if add_special else encode_without_special, encode, *tokenizer.traits.added)
         return await self._encoded(encode, list(dict.fromkeys(wanted)), tenant)
 
+    async def tokenize_inside(self, text: str, tenant: str = "") -> Sequence[int]:
+        """The ids of a text that stands inside a longer one: nothing is put before or after it. Raises as ``tokenize_all``."""
+        return (await self._encoded(self._model.tokenizer.encode_inside, [text], tenant))[text]
+
     async def fill(self, gap: Gap, tenant: str = "") -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The prompt of a gap, see ``Infill.fill``, and the tokens that end what fills it, as with ``suffix``.
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from quintet.dialects.tokens import detokenized, parse_detokenize, parse_tokenize, tokenized, tokenizer_info
+from quintet.dialects.tokens import Tokenize, detokenized, parse_detokenize, parse_tokenize, tokenized, tokenizer_info
 from quintet.errors import BadRequest
-from quintet.inputs.prepare import INLINE_CHARS
+from quintet.inputs.prepare import INLINE_CHARS, Preparer
 from quintet.server.call import Call
 from quintet.server.completions import warned
 from quintet.server.guard import while_there
@@ -70,7 +70,7 @@ class Tokens:
 
                 async def reply() -> _Reply:
                     async with contextlib.nullcontext() if short else self._answers.turn(call):
-                        ids = await entry.preparer.tokenize(asked.text, asked.add_special, tenant=call.caller.id)
+                        ids = await _ids(entry.preparer, asked, call.caller.id)
                         write = partial(tokenized, asked, ids, about.pieces, spelling, about.context)
                         return _Reply(write() if short else await self._answers.run(call, write), asked.ignored)
 
@@ -110,6 +110,12 @@ class Tokens:
             roles = (await self._models.ready(call, entry)).tokenizer.traits.roles
         texts = {"eos_token": roles.eos, "bos_token": roles.bos, "pad_token": roles.pad, "chat_template": roles.chat_template}
         await call.http.reply(200, tokenizer_info(texts))
+
+
+async def _ids(preparer: Preparer, asked: Tokenize, tenant: str) -> Sequence[int]:
+    if asked.inside:
+        return await preparer.tokenize_inside(asked.text, tenant)
+    return await preparer.tokenize(asked.text, asked.add_special, tenant=tenant)
 
 
 def _short(body: bytes) -> bool:

@@ -83,11 +83,11 @@ function takesIds(dialect) {
 const known = new Map();
 const MOST_KNOWN = 200;
 
-async function idsOf(model, text, special, signal) {
-  const name = `${model} ${special} ${text}`;
+async function idsOf(model, text, inside, signal) {
+  const name = `${model} ${inside} ${text}`;
   if (!known.has(name)) {
     if (known.size >= MOST_KNOWN) known.delete(known.keys().next().value);
-    known.set(name, await tokenize(model, text, special, signal));
+    known.set(name, await tokenize(model, text, inside, signal));
   }
   return known.get(name);
 }
@@ -99,7 +99,7 @@ async function idsOf(model, text, special, signal) {
 export async function ids(model, tokens, drawnBy, signal) {
   const all = tokens.map((token) => token.t).join("");
   if (all === "" && tokens.every((token) => token.id === null)) return opening(model, signal);
-  if (!own(model, tokens, drawnBy)) return idsOf(model, all, true, signal);
+  if (!own(model, tokens, drawnBy)) return idsOf(model, all, false, signal);
   const made = tokens[0].id === null ? [] : [...(await opening(model, signal))];
   for (let k = 0; k < tokens.length; ) {
     if (tokens[k].id !== null) {
@@ -107,9 +107,9 @@ export async function ids(model, tokens, drawnBy, signal) {
       continue;
     }
     let text = "";
-    const first = k === 0;
+    const inside = k > 0;
     while (k < tokens.length && tokens[k].id === null) text += tokens[k++].t;
-    made.push(...(await idsOf(model, text, first, signal)));
+    made.push(...(await idsOf(model, text, inside, signal)));
   }
   return made;
 }

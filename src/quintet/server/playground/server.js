@@ -70,8 +70,9 @@ export async function dialect(name) {
   return dialects.get(name);
 }
 
-export async function tokenize(model, text, special, signal) {
-  return (await json("v1/tokenize", { body: { model, prompt: text, add_special_tokens: special }, signal })).tokens;
+/** The ids of a text that begins a prompt, or of one `inside` it, to which nothing is added. */
+export async function tokenize(model, text, inside, signal) {
+  return (await json("v1/tokenize", { body: { model, prompt: text, inside }, signal })).tokens;
 }
 
 const openings = new Map();

@@ -103,7 +103,7 @@ export function edit(tree, from, to, text) {
 }
 
 /** Tokens as if they had been typed: to a model that did not draw them their ids mean others. */
-export const withoutIds = (tokens) => tokens.map(({ t }) => ({ t, id: null, p: null }));
+export const withoutIds = (tokens) => tokens.map((token) => (token.id === null ? token : { t: token.t, id: null, p: null }));
 
 /** Tokens whose probability is not known any more, as what is before them has changed. */
 function stale(tokens) {
