@@ -81,3 +81,21 @@ def test_what_is_typed_after_drawn_tokens_is_tokenised_as_text_inside_another(pl
     completed(one, "smollm2")
     assert [(body["prompt"], body["inside"]) for body in asked] == [(HEAD, False), ("ped", True)]
     assert bodies[-1]["prompt"][-1:] == ask("/tokenize", {"prompt": "ped", "inside": True})["tokens"]
+
+
+def test_with_two_models_in_a_text_each_is_sent_its_own_ids_and_the_same_rest_comes_again(playground: Opener) -> None:
+    """All of it was text as soon as another model had drawn a part."""
+    one = started(playground)
+    completed(one, "gap")
+    head = one.text()
+    one.set(max_tokens=16, temperature=1.8)
+    completed(one, "smollm2")
+    whole = one.text()
+    bodies = sent(one)
+    one.page.hover("#text .token >> nth=14")
+    one.page.click(".alternatives button.chosen")
+    one.done()
+    assert one.text().startswith(whole)
+    begin = ask("/tokenize", {"prompt": head})["tokens"]
+    assert bodies[-1]["prompt"][: len(begin)] == begin
+    assert len(bodies[-1]["prompt"]) == len(begin) + (14 - 6) + 1

@@ -5,7 +5,7 @@ import { chosen, drawable, prompt, scoring } from "./request.js";
 import { dialect, key } from "./server.js";
 import { curl, python } from "./sdks.js";
 import { useStore } from "./store.js";
-import { locate, path, textOf, tokensOf } from "./tree.js";
+import { locate, path, readable, textOf } from "./tree.js";
 
 const AFTER_MS = 150;
 
@@ -50,9 +50,8 @@ export function Code() {
 /** What each view asks for: the dialect that it is sent in, and the bodies. */
 const REQUESTS = {
   async write({ tree, caret, controls, fields, model }, whole) {
-    const upTo = before(tree, caret);
-    const drawnBy = path(tree).map((node) => node.model);
-    const base = { model, prompt: whole ? await prompt(fields, model, upTo, drawnBy) : textOf(upTo), ...chosen(fields, controls) };
+    const upTo = before(tree, model, caret);
+    const base = { model, prompt: whole ? await prompt(fields, model, upTo) : textOf(upTo), ...chosen(fields, controls) };
     return { fields, bodies: [whole ? drawable(fields, base, tree.nodes[tree.current].seed ?? 0) : base] };
   },
   async surprise({ pasted, model }) {
@@ -69,9 +68,9 @@ const REQUESTS = {
   },
 };
 
-/** The tokens before the cursor. */
-function before(tree, caret) {
-  const tokens = tokensOf(tree);
+/** The tokens before the cursor, as the model may be sent them. */
+function before(tree, model, caret) {
+  const tokens = readable(tree, model);
   const { node, index, inner } = locate(tree, caret);
   let at = index;
   for (const one of path(tree)) {

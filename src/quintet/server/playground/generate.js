@@ -4,7 +4,7 @@ import { change, store } from "./store.js";
 import { chosen, drawable, ids, prompt } from "./request.js";
 import { run } from "./runs.js";
 import { Refused, key, likeliest } from "./server.js";
-import { addChild, branchingPoint, locate, path, textOf, tokensOf, update } from "./tree.js";
+import { addChild, branchingPoint, locate, readable, textOf, tokensOf, update } from "./tree.js";
 
 export const TEN = 10;
 
@@ -17,7 +17,6 @@ export function report(title, error) {
 }
 
 export const freshSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
-const drawnBy = (tree, id) => path(tree, id).map((node) => node.model);
 
 /** Complete the text up to the cursor. What stands behind it stays, as a branch of its own. */
 export function complete(count) {
@@ -49,10 +48,10 @@ async function grow(tree, parent, count, lead, seed) {
   let came = false;
   const stopping = new AbortController();
   const label = count > 1 ? `Writing ${count} branches` : "Writing";
-  const before = tokensOf(tree, parent);
+  const before = readable(tree, model, parent);
   store.set({ running: { stop: () => stopping.abort(), label }, problem: null, told: null });
   try {
-    const given = await prompt(fields, model, [...before, ...lead], drawnBy(tree, parent), stopping.signal);
+    const given = await prompt(fields, model, [...before, ...lead], stopping.signal);
     const base = { model, prompt: given, ...chosen(fields, controls) };
     if (count > 1) base.n = count;
     if (seed !== null) base.seed = seed;
@@ -93,8 +92,7 @@ export async function alternatives(id, index, signal) {
   const token = tree.nodes[id].tokens[index];
   const known = seen.get(token) ?? {};
   if (known[model]) return known[model];
-  const before = [...tokensOf(tree, tree.nodes[id].parent), ...tree.nodes[id].tokens.slice(0, index)];
-  const found = await likeliest(model, await ids(model, before, drawnBy(tree, id), signal), TEN, signal);
+  const found = await likeliest(model, await ids(model, readable(tree, model, id, index), signal), TEN, signal);
   if (token.p !== null) seen.set(token, { ...seen.get(token), [model]: found });
   return found;
 }

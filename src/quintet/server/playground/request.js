@@ -92,14 +92,10 @@ async function idsOf(model, text, inside, signal) {
   return known.get(name);
 }
 
-/**
- * The ids of tokens: those that were drawn by this model as they were, what was typed as the tokenizer cuts it.
- * `drawnBy`: the models of the text's nodes; where another one is among them, all of it is text.
- */
-export async function ids(model, tokens, drawnBy, signal) {
+/** The ids of tokens, which are this model's or text: the ids as they were drawn, the text as the tokenizer cuts it. */
+export async function ids(model, tokens, signal) {
   const all = tokens.map((token) => token.t).join("");
-  if (all === "" && tokens.every((token) => token.id === null)) return opening(model, signal);
-  if (!own(model, tokens, drawnBy)) return idsOf(model, all, false, signal);
+  if (!drawn(tokens)) return all === "" ? opening(model, signal) : idsOf(model, all, false, signal);
   const made = tokens[0].id === null ? [] : [...(await opening(model, signal))];
   for (let k = 0; k < tokens.length; ) {
     if (tokens[k].id !== null) {
@@ -114,10 +110,10 @@ export async function ids(model, tokens, drawnBy, signal) {
   return made;
 }
 
-const own = (model, tokens, drawnBy) => tokens.some((token) => token.id !== null) && drawnBy.every((one) => one === null || one === model);
+const drawn = (tokens) => tokens.some((token) => token.id !== null);
 
-/** The prompt as it is sent: text where all of it was typed or the dialect has no ids, else ids. */
-export async function prompt(dialect, model, tokens, drawnBy, signal) {
-  if (own(model, tokens, drawnBy) && takesIds(dialect)) return ids(model, tokens, drawnBy, signal);
+/** The prompt as it is sent: text where all of it is, or the dialect has no ids, else ids. */
+export async function prompt(dialect, model, tokens, signal) {
+  if (drawn(tokens) && takesIds(dialect)) return ids(model, tokens, signal);
   return tokens.map((token) => token.t).join("");
 }

@@ -25,6 +25,12 @@ export function path(tree, id = tree.current) {
 
 export const tokensOf = (tree, id = tree.current) => path(tree, id).flatMap((node) => node.tokens);
 
+/** The tokens up to a node, and in it up to `index`, as a model may be sent them: those of another one are text. */
+export function readable(tree, model, id = tree.current, index = Infinity) {
+  const tokens = (node) => (node.id === id ? node.tokens.slice(0, index) : node.tokens);
+  return path(tree, id).flatMap((node) => (node.model === model ? tokens(node) : withoutIds(tokens(node))));
+}
+
 export function update(tree, id, change) {
   return { ...tree, nodes: { ...tree.nodes, [id]: { ...tree.nodes[id], ...change } } };
 }
