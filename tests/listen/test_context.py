@@ -6,13 +6,14 @@ import asyncio
 import logging
 from contextvars import ContextVar
 
+import pytest
 from tests.listen.test_protocol import connected, early, turns
 from tests.server.test_connections import GET, Wire
 
 from quintet.server.asgi import Receive, Scope, Send
 
 
-def test_nothing_that_a_request_set_in_its_context_is_there_when_the_next_one_begins() -> None:
+def test_nothing_that_a_request_set_in_its_context_is_there_when_the_next_one_begins(caplog: pytest.LogCaptureFixture) -> None:
     """Else a line that is logged before the next one has an id, or of what is malformed, has the id of the request before it."""
     mark: ContextVar[str] = ContextVar("mark", default="")
     found: list[str] = []
@@ -29,6 +30,7 @@ def test_nothing_that_a_request_set_in_its_context_is_there_when_the_next_one_be
     async def go() -> None:
         wire = Wire()
         one = connected(app, wire)
+        caplog.set_level(logging.WARNING, "uvicorn.error")  # other servers of this process may have set another
         logger, listens = logging.getLogger("uvicorn.error"), Listens()
         logger.addHandler(listens)
         one.data_received(GET + GET + b"no request\r\n\r\n")

@@ -37,6 +37,9 @@ IDS, CHARACTERS = 16, 64
 HOLE = msgspec.Raw(b"\0")
 """Stands in encoded JSON for what goes there later; no text has such a byte in it."""
 
+ELSEWHERE: Any = None
+"""Stands in a chunk for a member that is ``Apart`` from it, whatever its type."""
+
 
 class Apart(NamedTuple):
     """A member of a chunk that may be megabytes: in the chunk's JSON it is null, so that whoever changes that need not read it.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from quintet.dialects.base import Fault, Headers, Identity, broken
 from quintet.dialects.chunks import ChunkRenderer
-from quintet.dialects.columns import CHARACTERS, IDS, Apart, Column
+from quintet.dialects.columns import CHARACTERS, ELSEWHERE, IDS, Apart, Column
 from quintet.dialects.fireworks.metrics import Metrics, as_headers, metrics
 from quintet.dialects.wire import FLOOR, Counts, encode, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
@@ -113,22 +114,20 @@ class RawOutput(msgspec.Struct, gc=False):
 
     prompt_fragments: list[str | int]
     prompt_token_ids: list[int]
-    completion: msgspec.Raw  # encoded by itself, as all that is around it is
+    completion: str
     completion_token_ids: list[int]
     completion_logprobs: Content | None
     grammar: str | None
 
 
 class ChoiceBody(msgspec.Struct, gc=False):
-    """``raw_output`` is null where it is written apart, see ``Apart``."""
-
     text: str
     index: int
     logprobs: Lists | Content | None
     finish_reason: str | None = None
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
-    raw_output: RawOutput | msgspec.UnsetType | None = msgspec.UNSET
+    raw_output: RawOutput | msgspec.UnsetType = msgspec.UNSET
 
     def extend(self, later: ChoiceBody) -> None:
         self.raw_output = later.raw_output or self.raw_output
@@ -288,10 +287,11 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
     def _raw(self, index: int, seen: _Seen) -> RawOutput:
         prompt = self._prompt(index)
         guide = self._request.guide
+        completion: Any = msgspec.Raw(encode("".join(seen.texts)))  # by itself, as what is encoded around it is
         return RawOutput(
             prompt_fragments=[prompt] if isinstance(prompt, str) else list(prompt),
             prompt_token_ids=seen.prompt_ids,
-            completion=msgspec.Raw(encode("".join(seen.texts))),
+            completion=completion,
             completion_token_ids=seen.ids,
             completion_logprobs=None if self._options.shape is Shape.NONE else Content(seen.content),
             grammar=None if guide is None else _grammar(guide),
@@ -305,7 +305,7 @@ class FireworksRenderer(ChunkRenderer[ChoiceBody, Completion]):
 def _apart(chunk: Completion) -> Apart:
     for choice in chunk.choices:
         if isinstance(choice.raw_output, RawOutput):
-            value, choice.raw_output = encode(choice.raw_output), None
+            value, choice.raw_output = encode(choice.raw_output), ELSEWHERE
             return Apart(encode(chunk), b"raw_output", value)
     return Apart(encode(chunk))
 

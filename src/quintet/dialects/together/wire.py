@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from quintet.dialects.base import Headers, Identity, broken
-from quintet.dialects.columns import STRETCH, Apart, filled, growing
+from quintet.dialects.columns import ELSEWHERE, STRETCH, Apart, filled, growing
 from quintet.dialects.wire import Counts, encode, error_body, shown_logprob, top_map
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finish, Finished, TokenText
 from quintet.request import CompletionRequest
@@ -138,7 +139,7 @@ class Completion(msgspec.Struct, gc=False):
     object: str
     created: int
     model: str
-    prompt: msgspec.Raw  # of a list of one ``PromptBody``, or none
+    prompt: list[PromptBody]
     choices: list[ChoiceBody]
     usage: Counts
     warnings: list[Warned] | msgspec.UnsetType = msgspec.UNSET
@@ -181,8 +182,7 @@ class ChunkChoice(msgspec.Struct, gc=False):
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """The page's CompletionChunk; ``prompt`` is in the first one if it was to be echoed, as in the JSON body; here it is null, see
-    ``Apart``."""
+    """The page's CompletionChunk; ``prompt`` is in the first one if it was to be echoed, as in the JSON body."""
 
     id: str
     object: str
@@ -193,7 +193,7 @@ class Chunk(msgspec.Struct, gc=False):
     usage: Counts | None = None
     seed: int | msgspec.UnsetType = msgspec.UNSET
     finish_reason: str | None = None
-    prompt: msgspec.UnsetType | None = msgspec.UNSET
+    prompt: list[PromptBody] | msgspec.UnsetType = msgspec.UNSET
     warnings: list[Warned] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -240,7 +240,7 @@ class TogetherRenderer:
         chunks = self._chunks(event)
         if not chunks:
             return []
-        chunks[0].prompt, prompt, self._prompt = None, self._prompt, None
+        chunks[0].prompt, prompt, self._prompt = ELSEWHERE, self._prompt, None
         first, *others = map(encode, chunks)
         return [Apart(first, b"prompt", prompt), *map(Apart, others)]
 
@@ -273,7 +273,7 @@ class TogetherRenderer:
         about = self._identity
         usage = Counts.of(self._finished.usage)
         flagged = _warnings(sorted(self._flagged, key=lambda done: done.index))
-        prompt = msgspec.Raw(self._prompt or b"[]")
+        prompt: Any = msgspec.Raw(self._prompt or b"[]")
         whole = Completion(about.id, "text.completion", about.created, about.model, prompt, [], usage, flagged)
         return filled(whole, (body for _, body in sorted(self._done.items())))
 
