@@ -20,6 +20,7 @@ from quintet.dialects import beyond, chunks, columns, wire
 from quintet.dialects.base import Identity
 from quintet.dialects.catalog import PROVIDERS
 from quintet.dialects.columns import STRETCH
+from quintet.dialects.completion import wire as llama
 from quintet.dialects.fireworks import wire as fireworks
 from quintet.dialects.together import wire as together
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Finish, Finished, TokenText, Usage
@@ -72,6 +73,27 @@ def test_answers_of_llama_server_come_in_parts_of_one_each() -> None:
     answer = asyncio.run(go())
     assert len([part for part in answer.parts if len(part) > 10_000]) == 3
     assert [one["index"] for one in answer.json()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("prompt", "count", "inline"), [("x", 2, True), ("x", 100, False), (MUCH, 2, False)])
+def test_the_ends_of_llama_servers_streams_are_rendered_in_a_thread_where_they_come_to_much(
+    prompt: str, count: int, inline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come together, and each has the prompt's text: 31 MB held everyone up for a twentieth of a second."""
+    threads, end = set[bool](), llama.LlamaRenderer._end
+
+    def noted(*arguments: Any) -> dict[str, object]:
+        threads.add(threading.current_thread() is threading.main_thread())
+        return end(*arguments)
+
+    monkeypatch.setattr(llama.LlamaRenderer, "_end", noted)
+
+    async def go() -> Answer:
+        app = create_app(ScriptedBackend(context=100_000), ServerConfig())
+        return await acall(app, {"prompt": prompt, "n_predict": 2, "n_cmpl": count, "stream": True}, path="/completion")
+
+    assert asyncio.run(go()).body.count(b'"stop":true') == count
+    assert threads == {inline}
 
 
 def test_the_text_of_a_choice_is_encoded_when_its_turn_comes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from quintet.dialects.base import ErrorReply, Headers, Identity, failed, fault
-from quintet.dialects.columns import Column
+from quintet.dialects.columns import CHARACTERS, Column
 from quintet.dialects.completion.kinds import Bias, Parts
 from quintet.dialects.wire import FLOOR, encode
 from quintet.errors import PromptTooLong, Unsupported
@@ -55,6 +55,10 @@ class _Choice:
     probabilities: list[Any] = field(default_factory=Column)
     prompt: int = 0
     done: ChoiceDone | None = None
+
+
+_SETTINGS = 8
+"""A choice's settings take as long to render as so many entries of log-probabilities."""
 
 
 class LlamaRenderer:
@@ -105,8 +109,11 @@ class LlamaRenderer:
         if several:
             yield b"]"
 
-    def weight(self, _event: Event) -> float:
-        return 0
+    def weight(self, event: Event) -> float:
+        if not isinstance(event, Finished):
+            return 0
+        texts = sum(len(prompt) for prompt in self._request.prompts if isinstance(prompt, str))
+        return self._request.n * (_SETTINGS * len(self._request.prompts) + texts / CHARACTERS)
 
     def late(self) -> None:
         pass
