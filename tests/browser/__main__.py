@@ -24,7 +24,7 @@ NEEDS = (
     *("openai>=3,<4", "together>=3,<4", "cerebras-cloud-sdk>=1,<2", "fireworks-ai>=1,<2"),
 )
 FILES = (
-    *("pictures.py", "write.py", "editing.py", "prompts.py", "tree.py", "views.py", "controls.py", "written_code.py"),
+    *("pictures.py", "write.py", "editing.py", "prompts.py", "characters.py", "tree.py", "views.py", "controls.py", "written_code.py"),
     *("access.py", "long_texts.py", "reference.py"),
 )
 KEY = "sk-browser-test"

@@ -1,11 +1,12 @@
 // The request that the view would send now, to be run elsewhere.
 
 import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { ground } from "./characters.js";
 import { chosen, drawable, prompt, scoring } from "./request.js";
 import { dialect, key } from "./server.js";
 import { curl, python } from "./sdks.js";
 import { useStore } from "./store.js";
-import { locate, path, readable, textOf } from "./tree.js";
+import { locate, readable, textOf, tokensOf } from "./tree.js";
 
 const AFTER_MS = 150;
 
@@ -50,8 +51,8 @@ export function Code() {
 /** What each view asks for: the dialect that it is sent in, and the bodies. */
 const REQUESTS = {
   async write({ tree, caret, controls, fields, model }, whole) {
-    const upTo = before(tree, model, caret);
-    const base = { model, prompt: whole ? await prompt(fields, model, upTo) : textOf(upTo), ...chosen(fields, controls) };
+    const upTo = whole ? await sent(tree, caret, fields, model) : textOf(tokensOf(tree)).slice(0, caret);
+    const base = { model, prompt: upTo, ...chosen(fields, controls) };
     return { fields, bodies: [whole ? drawable(fields, base, tree.nodes[tree.current].seed ?? 0) : base] };
   },
   async surprise({ pasted, model }) {
@@ -68,15 +69,8 @@ const REQUESTS = {
   },
 };
 
-/** The tokens before the cursor, as the model may be sent them. */
-function before(tree, model, caret) {
-  const tokens = readable(tree, model);
-  const { node, index, inner } = locate(tree, caret);
-  let at = index;
-  for (const one of path(tree)) {
-    if (one.id === node) break;
-    at += one.tokens.length;
-  }
-  const rest = inner ? [{ t: tokens[at].t.slice(0, inner), id: null, p: null }] : [];
-  return [...tokens.slice(0, at), ...rest];
+/** The prompt of a completion at the cursor. */
+async function sent(tree, caret, fields, model) {
+  const [cut, node, lead] = await ground(tree, model, locate(tree, caret), []);
+  return prompt(fields, model, [...readable(cut, model, node), ...lead]);
 }

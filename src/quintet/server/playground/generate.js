@@ -1,10 +1,11 @@
 // Completing: at the cursor, from another token, in several branches; stop; the alternatives of a token.
 
+import { amid, ground, spelled } from "./characters.js";
 import { change, store } from "./store.js";
 import { chosen, drawable, ids, prompt } from "./request.js";
 import { run } from "./runs.js";
 import { Refused, key, likeliest } from "./server.js";
-import { addChild, branchingPoint, locate, readable, textOf, tokensOf, update } from "./tree.js";
+import { addChild, locate, readable, textOf, tokensOf, update } from "./tree.js";
 
 export const TEN = 10;
 
@@ -21,38 +22,44 @@ export const freshSeed = () => crypto.getRandomValues(new Uint32Array(1))[0];
 /** Complete the text up to the cursor. What stands behind it stays, as a branch of its own. */
 export function complete(count) {
   const { tree, caret } = store.get();
-  const length = textOf(tokensOf(tree)).length;
-  const [cut, parent] = caret >= length ? [tree, tree.current] : branchingPoint(tree, locate(tree, caret));
-  return grow(cut, parent, count, [], null);
+  return grow(locate(tree, caret), count, [], null);
 }
 
 /** Go on from a token of the text's node `id` at `index`, or from another in its place. */
 export function goOn(id, index, token) {
   const { tree } = store.get();
-  const { seed } = tree.nodes[id];
-  const [cut, parent] = branchingPoint(tree, { node: id, index, inner: 0 });
-  return grow(cut, parent, 1, [token], seed);
+  return grow({ node: id, index, inner: 0 }, 1, [token], tree.nodes[id].seed);
 }
 
 /** What is gone on from later: without the token that ended a text, which cannot be seen and would begin another document. */
 const written = (tokens, why) => (why && why !== "length" && tokens.at(-1)?.t === "" ? tokens.slice(0, -1) : tokens);
 
+/** The tree and the cursor when new branches have these tokens: it follows the text's end. */
+function given(children, tokens) {
+  let { tree, caret } = store.get();
+  const follows = caret >= textOf(tokensOf(tree)).length;
+  children.forEach((child, k) => {
+    if (tree.nodes[child]) tree = update(tree, child, { tokens: tokens[k] });
+  });
+  return { tree, caret: follows ? textOf(tokensOf(tree)).length : caret };
+}
+
 /**
- * Let `count` new branches grow from the node `parent`.
- * lead: tokens that each begins with. seed: null = the one that was set, or a new one.
+ * Let `count` new branches grow from a place of the text.
+ * token: [the one that each begins with], or []. seed: null = the one that was set, or a new one.
  */
-async function grow(tree, parent, count, lead, seed) {
+async function grow(place, count, token, seed) {
   if (store.get().running) return;
   const { fields, model, controls, ...was } = store.get();
   if (!fields) return;
   let came = false;
   const stopping = new AbortController();
   const label = count > 1 ? `Writing ${count} branches` : "Writing";
-  const before = readable(tree, model, parent);
   store.set({ running: { stop: () => stopping.abort(), label }, problem: null, told: null });
   try {
-    const given = await prompt(fields, model, [...before, ...lead], stopping.signal);
-    const base = { model, prompt: given, ...chosen(fields, controls) };
+    const [tree, parent, lead] = await ground(was.tree, model, place, token, stopping.signal);
+    const before = [...readable(tree, model, parent), ...lead];
+    const base = { model, prompt: await prompt(fields, model, before, stopping.signal), ...chosen(fields, controls) };
     if (count > 1) base.n = count;
     if (seed !== null) base.seed = seed;
     const body = drawable(fields, base, freshSeed());
@@ -64,18 +71,19 @@ async function grow(tree, parent, count, lead, seed) {
       grown = made;
       children.push(id);
     }
-    change({ ...grown, current: children[0] }, textOf([...before, ...lead]).length);
+    change({ ...grown, current: children[0] }, textOf(before).length);
     const show = (lists, told) => {
       came ||= told.tokens > 0;
-      let { tree, caret } = store.get();
-      const follows = caret >= textOf(tokensOf(tree)).length;
-      children.forEach((child, k) => {
-        if (tree.nodes[child]) tree = update(tree, child, { tokens: [...lead, ...written(lists[k], told.ends[k])] });
-      });
-      if (follows) caret = textOf(tokensOf(tree)).length;
-      store.set({ tree, caret, told });
+      const tokens = children.map((_, k) => [...lead, ...written(lists[k], told.ends[k])]);
+      store.set({ ...given(children, tokens), told });
     };
-    await run(fields, body, count, show, stopping.signal);
+    const mend = async () => {
+      if (!amid(lead)) return; // else an answer's own texts are right: it begins where a character does
+      const { nodes } = store.get().tree;
+      const tokens = await Promise.all(children.map((child) => spelled(model, nodes[child].tokens, lead.length)));
+      store.set(given(children, tokens));
+    };
+    await run(fields, body, count, show, stopping.signal).finally(mend);
   } catch (error) {
     report("The text could not be completed", error);
     if (!came) store.set({ tree: was.tree, caret: was.caret, undo: was.undo, redo: was.redo }); // nothing has happened

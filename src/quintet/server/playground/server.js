@@ -86,12 +86,15 @@ export async function opening(model, signal) {
   return openings.get(model);
 }
 
+/** The text that tokens write together. */
+export const detokenize = async (model, tokens, signal) => (await json("v1/detokenize", { body: { model, tokens }, signal })).prompt;
+
 const pieces = new Map();
 
 /** The text of one token, alone. */
-export async function piece(model, id) {
+async function piece(model, id) {
   const name = `${model} ${id}`;
-  if (!pieces.has(name)) pieces.set(name, (await json("v1/detokenize", { body: { model, tokens: [id] } })).prompt);
+  if (!pieces.has(name)) pieces.set(name, await detokenize(model, [id]));
   return pieces.get(name);
 }
 

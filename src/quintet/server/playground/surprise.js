@@ -3,6 +3,7 @@
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { Alternatives, useLooking } from "./alternatives.js";
 import { echoed } from "./answers.js";
+import { followed } from "./characters.js";
 import { TEN, report } from "./generate.js";
 import { drawer } from "./lines.js";
 import { replace } from "./moves.js";
@@ -51,15 +52,24 @@ export function Surprise() {
 }
 
 /**
- * Scored tokens as a new text in Write, `more` after them. Their first text is one that was typed: before a first token with an id Write puts
+ * Scored tokens as a new text in Write. Their first text is one that was typed: before a first token with an id Write puts
  * what a document begins with, and here that was either not there or is among those without text.
  */
-function toWrite(tokens, model, more = []) {
+function toWrite(tokens, model) {
   const first = tokens.findIndex((token) => token.t !== "");
   const begun = first < 0 ? [] : [...typed(tokens[first].t), ...tokens.slice(first + 1)];
   const tree = newTree();
-  replace(update(tree, tree.root, { tokens: [...begun, ...more], model }));
+  replace(update(tree, tree.root, { tokens: begun, model }));
   store.set({ view: "write" });
+}
+
+/** Scored tokens in Write, with another one in the place of the next. */
+async function goOn(tokens, model, token) {
+  try {
+    toWrite(await followed(model, tokens, token), model);
+  } catch (error) {
+    report("The text could not be opened", error);
+  }
 }
 
 function Scored({ tokens, model }) {
@@ -136,7 +146,7 @@ function Scored({ tokens, model }) {
       token &&
       html`<${Alternatives} token=${token} span=${looked.span} focus=${looked.focus} close=${() => setLooked(null)}
         ask=${(signal) => before(tokens, looked.index, model, signal)}
-        choose=${(one) => toWrite(tokens.slice(0, looked.index), model, [one])} />`
+        choose=${(one) => goOn(tokens.slice(0, looked.index), model, one)} />`
     }
   </div>`;
 }
