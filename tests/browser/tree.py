@@ -294,6 +294,30 @@ def test_a_file_that_is_none_is_refused_with_the_reason(playground: Opener, tmp_
         one.page.click("text=Dismiss")
 
 
+def test_a_file_that_has_been_read_when_a_completion_runs_is_not_taken_and_that_is_told(playground: Opener, tmp_path: Path) -> None:
+    """It was shown, and thrown away when nothing came of the completion."""
+    one = grown(playground)
+    page = one.page
+    path = tmp_path / "tree.json"
+    path.write_text(json.dumps(exported(one)))
+    one.write(", or twice")
+    text = one.text()
+    page.evaluate("""() => {
+        const {text} = Blob.prototype;
+        Blob.prototype.text = function() { return new Promise((done) => { window.read = () => done(text.call(this)); }); };
+    }""")
+    page.set_input_files("input[type=file]", path)
+    page.route("**/completions", lambda route: None)  # no answer
+    page.click("#text")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("body[data-busy]")
+    page.evaluate("read()")
+    page.wait_for_selector(".problem")
+    page.click(".bar button.main")
+    one.done()
+    assert (one.text(), "is being written" in one.problem()) == (text, True)
+
+
 def changed(every: dict, **values: object) -> dict:  # type: ignore[type-arg]
     """With something else in the last node."""
     return {**every, "nodes": [*every["nodes"][:-1], {**every["nodes"][-1], **values}]}

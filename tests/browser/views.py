@@ -118,6 +118,18 @@ def test_a_score_is_there_when_the_view_is_left_and_come_back_to(playground: Ope
     page.wait_for_selector(".alternatives ol")
 
 
+def test_while_something_runs_no_scored_text_is_opened_that_its_end_would_take_away(playground: Opener) -> None:
+    one = scored(playground, "The capital of France")
+    page = one.page
+    page.route("**/completions", lambda route: None)  # no answer
+    page.click("button.main")
+    page.wait_for_selector("body[data-busy]")
+    assert page.is_disabled("text=Open in Write")
+    page.click("button.main")
+    one.done()
+    assert page.is_enabled("text=Open in Write")
+
+
 def bodies(page: Page, path: str) -> list[dict[str, Any]]:
     """What the page sends to a path from now on."""
     found: list[dict[str, Any]] = []

@@ -31,15 +31,20 @@ export function hoist(id) {
 export function cutOff(id) {
   const { tree, running } = store.get();
   if (running) return;
-  if (id === tree.root) return replace(newTree());
+  if (id === tree.root) {
+    replace(newTree());
+    return;
+  }
   const made = remove(tree, id);
   change(made, textOf(tokensOf(made)).length);
 }
 
-/** Another tree altogether; its ids mean other nodes. */
+/** Another tree altogether; its ids mean other nodes. Not while something runs, whose end might take it away; tells whether it was done. */
 export function replace(tree) {
+  if (store.get().running) return false;
   store.set({ hoist: null });
   change(tree, textOf(tokensOf(tree)).length);
+  return true;
 }
 
 /** Whether a key was one of the tree's; then it has been heeded. */

@@ -45,7 +45,7 @@ export function Surprise() {
           : html`<button class="main" disabled=${text === ""} onClick=${map}>Score</button>`
       }
       <button onClick=${() => give(textOf(tokensOf(store.get().tree)))}>Take the text of Write</button>
-      ${scored && html`<button class="quiet" onClick=${() => toWrite(scored.tokens, scored.model)}>Open in Write</button>`}
+      ${scored && html`<button class="quiet" disabled=${running} onClick=${() => toWrite(scored.tokens, scored.model)}>Open in Write</button>`}
     </div>
     ${scored && html`<${Scored} ...${scored} />`}
   </section>`;
@@ -59,8 +59,7 @@ function toWrite(tokens, model) {
   const first = tokens.findIndex((token) => token.t !== "");
   const begun = first < 0 ? [] : [...typed(tokens[first].t), ...tokens.slice(first + 1)];
   const tree = newTree();
-  replace(update(tree, tree.root, { tokens: begun, model }));
-  store.set({ view: "write" });
+  if (replace(update(tree, tree.root, { tokens: begun, model }))) store.set({ view: "write" });
 }
 
 /** Scored tokens in Write, with another one in the place of the next. */

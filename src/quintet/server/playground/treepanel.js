@@ -93,7 +93,7 @@ function Files() {
     event.target.value = "";
     if (!file) return;
     try {
-      replace(read(JSON.parse(await file.text())));
+      if (!replace(read(JSON.parse(await file.text())))) throw new Error("A text is being written. Try again when it has ended.");
     } catch (error) {
       store.set({ problem: { title: "The file could not be read", text: error.message } });
     }
