@@ -35,6 +35,12 @@ HELD = """(() => {
 })()"""
 """A browser that says nothing of what it keeps, before ``answer()``."""
 
+PATIENT = """;(() => {
+    const later = window.setTimeout;
+    window.setTimeout = (act, wait, ...given) => later(act, wait === 3000 ? 600000 : wait, ...given);
+})()"""
+"""The page waits for that as long as a test takes."""
+
 
 def grown(playground: Opener) -> Playground:
     one = playground()
@@ -236,6 +242,24 @@ def test_a_browser_that_does_not_say_what_it_keeps_keeps_nothing_and_the_page_wo
     other = one.context.new_page()
     other.goto(one.url + "/")
     until(other, f"document.querySelector('#text .line')?.textContent === '{HEAD}'")  # it was not written over when the answer came
+
+
+def test_what_is_written_before_the_browser_says_what_it_has_kept_is_a_step_back_from_that(playground: Opener) -> None:
+    one = playground()
+    page = one.open()
+    one.write(HEAD)
+    page.wait_for_timeout(900)
+    page.add_init_script(HELD + PATIENT)
+    page.goto(one.url + "/")
+    page.wait_for_selector("#text .line")
+    one.write("Another text")
+    one.until_text("Another text")
+    page.evaluate("answer()")
+    one.until_text(HEAD)
+    page.keyboard.press("Control+z")
+    one.until_text("Another text")
+    page.keyboard.press("Control+Shift+z")
+    one.until_text(HEAD)
 
 
 def test_while_a_branch_is_written_no_bookmark_is_a_step_of_its_own(playground: Opener) -> None:

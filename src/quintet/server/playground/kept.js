@@ -1,7 +1,7 @@
 // The tree and the settings, kept in this browser (IndexedDB) from one visit to the next, and as JSON for a file.
 
-import { store } from "./store.js";
-import { withoutIds } from "./tree.js";
+import { change, store } from "./store.js";
+import { textOf, tokensOf, withoutIds } from "./tree.js";
 
 const NAME = "quintet-playground";
 const FORM = "quintet-tree";
@@ -37,19 +37,26 @@ async function within(mode, act) {
 
 /** Take up what was kept, if there is something, and keep what changes from then on. Not what was never read: it might be written over. */
 export async function kept() {
+  const { tree: fresh } = store.get();
   const silence = new Error("The browser does not answer, so it keeps nothing of what is written now.");
   const silent = new Promise((_, failed) => setTimeout(() => failed(silence), PATIENCE_MS));
   const found = await Promise.race([within("readonly", (all) => all.get("state")).catch(() => null), silent]);
   try {
-    if (found) takeUp(found);
+    if (found) takeUp(found, fresh);
   } finally {
     keep();
   }
 }
 
-function takeUp(found) {
+/** What has been written since the `fresh` tree is a step back from what was kept. */
+function takeUp(found, fresh) {
   const settings = Object.fromEntries(SETTINGS.filter((name) => name in found).map((name) => [name, found[name]]));
-  store.set({ ...settings, tree: read(found.tree) });
+  const tree = read(found.tree);
+  if (store.get().tree === fresh) store.set({ ...settings, tree });
+  else {
+    store.set(settings);
+    change(tree, textOf(tokensOf(tree)).length);
+  }
 }
 
 function keep() {
