@@ -13,7 +13,6 @@ from quintet.server.call import Call, Route
 from quintet.server.completions import warned
 from quintet.server.cors import Cors
 from quintet.server.files import Files, shapes
-from quintet.server.guard import while_there
 from quintet.server.idempotency import Once
 from quintet.server.kept import Kept
 from quintet.server.large_answers import LargeAnswers
@@ -75,13 +74,8 @@ class Batches:
     async def list(self, call: Call) -> None:
         """``GET /v1/batches``."""
         page = batches_page(call.http.argument("after"), call.http.argument("limit"))
-
-        async def listed() -> bytes:
-            async with self._answers.turn(call):
-                batches, more = await self._kept.do(lambda store: store.batches(call.caller.owner, page.after, page.limit))
-                return await self._answers.run(call, partial(shapes(call).batches, batches, more))
-
-        await self._answers.send(call, await while_there(call.http.receive, listed()))
+        query = partial(self._kept.do, lambda store: store.batches(call.caller.owner, page.after, page.limit))
+        await self._answers.send_list(call, query, shapes(call).batches)
 
     async def show(self, call: Call) -> None:
         """``GET /v1/batches/{id}``."""

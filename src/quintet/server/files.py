@@ -20,7 +20,6 @@ from quintet.errors import BadRequest, NotFound, ServerError, printable
 from quintet.inputs.room import Room
 from quintet.server.call import Call
 from quintet.server.cors import Cors
-from quintet.server.guard import while_there
 from quintet.server.kept import Kept, storing
 from quintet.server.large_answers import LargeAnswers
 from quintet.server.source import Source
@@ -69,17 +68,12 @@ class Files:
     async def list(self, call: Call) -> None:
         """``GET /v1/files``."""
         page = files_page(**{name: call.http.argument(name) for name in ("after", "limit", "order", "purpose")})
-        owner = call.caller.owner
-
-        async def listed() -> bytes:
-            async with self._answers.turn(call):
-                now = self._source.now()
-                files, more = await self._kept.do(
-                    lambda store: store.files(owner, now, page.after, page.limit, ascending=page.ascending, purpose=page.purpose)
-                )
-                return await self._answers.run(call, partial(shapes(call).files, files, more))
-
-        await self._answers.send(call, await while_there(call.http.receive, listed()))
+        owner, now = call.caller.owner, self._source.now
+        query = partial(
+            self._kept.do,
+            lambda store: store.files(owner, now(), page.after, page.limit, ascending=page.ascending, purpose=page.purpose),
+        )
+        await self._answers.send_list(call, query, shapes(call).files)
 
     async def show(self, call: Call) -> None:
         """``GET /v1/files/{id}``."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from quintet.executor import FairExecutor
 from quintet.inputs.room import Room
 from quintet.server.call import Call
+from quintet.server.guard import while_there
 from quintet.turns import Turns
 
 LARGE_BYTES = 64 * 1024
@@ -45,6 +47,22 @@ class LargeAnswers:
     async def run(self, call: Call, work: Callable[[], T]) -> T:
         """What ``work`` returns or raises, while the event loop goes on."""
         return await self._executor.run(call.caller.id, work)
+
+    async def send_list(
+        self, call: Call, query: Callable[[], Awaitable[tuple[Sequence[T], bool]]], tell: Callable[[Sequence[T], bool], bytes]
+    ) -> None:
+        """A page of a list: what ``query`` finds, as ``tell`` writes it, while the client is there.
+
+        Raises:
+            ClientGoneError: it left meanwhile.
+            TooManyRequests, Overloaded: see ``send``.
+        """
+
+        async def told() -> bytes:
+            async with self.turn(call):
+                return await self.run(call, partial(tell, *await query()))
+
+        await self.send(call, await while_there(call.http.receive, told()))
 
     async def send(self, call: Call, body: bytes, headers: Iterable[tuple[str, str]] = ()) -> None:
         """With room for it. Nothing of the request but its answer should be held meanwhile.
