@@ -20,6 +20,8 @@ SPARED = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile("any speed", settings.default, deadline=None, suppress_health_check=SPARED)
 settings.load_profile("any speed")
 
+# Tests run side by side, one on each CPU; threads that numpy has for each of them would wait for each other. Set before it is imported.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # No test may reach a hub or read the tokens of whoever runs it; set before huggingface_hub is imported anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"

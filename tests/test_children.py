@@ -10,9 +10,10 @@ import sys
 
 import pytest
 
-from quintet import children
+from quintet import children, logs
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.process import ProcessLink
+from quintet.backends.native.front.spawn import spawn
 from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.toy import ToyTokenizer
 from quintet.config import EngineConfig
@@ -30,6 +31,23 @@ def test_a_child_gets_what_an_interpreter_needs_and_no_secret(monkeypatch: pytes
     given = children.environment(MORE="2")
     assert given.items() >= {**kept, "MORE": "2"}.items()
     assert not given.keys() & set(secret)
+
+
+TASKS = """
+import os, socket, sys
+import numpy
+socket.socket(fileno=int(sys.argv[1])).sendall(bytes([len(os.listdir("/proc/self/task"))]))
+"""
+
+
+def test_numpy_starts_no_threads_in_a_process_that_computes() -> None:
+    """They would spin on every CPU for a while, and nothing multiplies matrices with them."""
+    child = spawn(("-c", TASKS), "WARNING", logs.TEXT)
+    try:
+        child.sock.settimeout(60)
+        assert child.sock.recv(1) == b"\x01"
+    finally:
+        child.drop()
 
 
 CRASH = """

@@ -15,6 +15,10 @@ _NAMES = frozenset(
 _BEGINNINGS = ("LC_", "LD_", "DYLD_", "MALLOC_", "PYTHON", "ASAN_", "LSAN_", "TSAN_", "UBSAN_", "COVERAGE_")
 _COMPUTING = ("VLLM_", "CUDA_", "NVIDIA_", "NCCL_", "HIP_", "ROCR_", "GLOO_", "OMP_", "KMP_", "GOMP_", "TORCH_", "TORCHINDUCTOR_")
 _SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+WITHOUT_BLAS = {"OPENBLAS_NUM_THREADS": "1"}
+"""For the environment of a child of ours: nothing of ours multiplies matrices with numpy, whose threads take 60 ms of every CPU to start,
+and would not survive a fork."""
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 

@@ -99,7 +99,7 @@ class Forks:
         """Start the program; the socket over which it says that it is ready."""
         control, theirs = socket.socketpair()
         control.setblocking(False)
-        environment = children.environment(OPENBLAS_NUM_THREADS="1")  # numpy's threads would not survive a fork
+        environment = children.environment(**children.WITHOUT_BLAS)
         with contextlib.ExitStack() as undo, theirs:
             undo.enter_context(control)
             self._process = subprocess.Popen(

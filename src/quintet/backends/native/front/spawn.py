@@ -73,7 +73,7 @@ def launch(module: Sequence[str], sock: socket.socket, level: str, form: str) ->
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(sock.fileno(),),
-        env=children.environment(),
+        env=children.environment(**({} if tuple(module) == VLLM_MODULE else children.WITHOUT_BLAS)),
         process_group=0,  # Ctrl-C in a terminal is for the parent, which decides
     )
 
