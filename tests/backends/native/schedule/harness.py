@@ -142,7 +142,7 @@ class Simulation:
             draft.allocate(pages)
             model = draft_model(draft, self.runner, pages, lambda: self.costs.now)
             self.policy, self.draft_pages = model.policy, model.pages
-            speculation = speculation or Speculation(frozenset({EOS}), None, model)
+            speculation = speculation or Speculation(frozenset({EOS}), model=model)
             settings = samplers, self.stepper.sampler, frozenset({EOS}), lambda: self.costs.now
             self.drafting = Drafting(draft, model, self.runner.vocab, *settings)
             for rows in (1, PAGE):

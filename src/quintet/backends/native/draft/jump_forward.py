@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -31,15 +31,26 @@ class JumpForward:
         self._bytes = np.array([*self._of_byte], np.uint8)
         self._ids = np.array([*self._of_byte.values()], np.intp)
 
-    def guess(self, matcher: Matcher | ThinkingBudget, output: Sequence[int]) -> list[int]:
-        """Tokens that are likely after ``output``, which the matcher has consumed; it is left as it is."""
-        tail = b"".join(map(self._compiler.pieces.__getitem__, output[-MOST_BYTES:]))
-        found = self._text(matcher.copy(), tail[-2 * MOST_BYTES :])
+    def begins(self, matcher: Matcher | ThinkingBudget, output: Sequence[int]) -> bool:
+        """Whether there may be anything to guess after ``output``, which the matcher has consumed. Quick; inside strings there is not."""
+        return bool(matcher.forced()) or _joint(self._tail(output)) in JOINTS
+
+    def guess(self, ahead: Matcher | ThinkingBudget, output: Sequence[int], goes_on: Callable[[], bool]) -> list[int]:
+        """Tokens that are likely after ``output``.
+
+        Args:
+            ahead: has consumed the output, and goes further.
+            goes_on: asked before each piece of text; False: it has taken long enough.
+        """
+        found = self._text(ahead, self._tail(output), goes_on)
         return [token for word in _WORD.findall(found) for token in self._compiler.cut(word)]
 
-    def _text(self, ahead: Matcher | ThinkingBudget, text: bytes) -> bytes:
+    def _tail(self, output: Sequence[int]) -> bytes:
+        return b"".join(map(self._compiler.pieces.__getitem__, output[-MOST_BYTES:]))[-2 * MOST_BYTES :]
+
+    def _text(self, ahead: Matcher | ThinkingBudget, text: bytes, goes_on: Callable[[], bool]) -> bytes:
         begin = len(text)
-        while len(text) < begin + MOST_BYTES:
+        while len(text) < begin + MOST_BYTES and goes_on():
             more = ahead.forced() or self._past_blanks(ahead, text)
             if not more or not all(byte in self._of_byte and ahead.consume(self._of_byte[byte]) for byte in more):
                 break
@@ -49,7 +60,7 @@ class JumpForward:
     def _past_blanks(self, ahead: Matcher | ThinkingBudget, text: bytes) -> bytes:
         """The only byte that may come next but for white space, after white space as the output has it in such places."""
         joint = text.rstrip(BLANKS)
-        if joint[-1:] not in JOINTS:
+        if _joint(text) not in JOINTS:
             return b""
         mask = np.zeros(self._words, np.uint32)
         if not ahead.fill(mask):
@@ -63,6 +74,11 @@ class JumpForward:
         if len(allowed) == 1:
             return inked
         return whole[len(begun) :] + inked if whole.startswith(begun) else b""
+
+
+def _joint(text: bytes) -> bytes:
+    """The last byte that is no white space."""
+    return text.rstrip(BLANKS)[-1:]
 
 
 def _blanks(text: bytes, following: bytes) -> bytes:

@@ -161,6 +161,7 @@ class Sequence:
         late: it waits for that mask, and sits out.
         slow: its masks take long: nobody waits for them, and nothing is drafted for it.
         mask_s: processor time of its slow masks.
+        foreseen: its guide may be asked, for drafts, what it allows at places to which the text has not come; not once that took long.
         prediction: see ``PreparedSequence``.
         drafter: made for its first draft.
         drafts: what became of its drafts.
@@ -192,6 +193,7 @@ class Sequence:
     late: bool = False
     slow: bool = False
     mask_s: float = 0.0
+    foreseen: bool = True
     drafter: Drafter | None = field(default=None, repr=False)
     drafts: DraftCounts = NO_DRAFTS
     logprob_ids: tuple[int, ...] = ()

@@ -15,14 +15,13 @@ docs/decisions/0003-scheduling.md, 0007-speed-on-avx2.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from quintet.backends.native.draft.drafter import Drafter
-from quintet.backends.native.draft.jump_forward import JumpForward
 from quintet.backends.native.schedule.draft_model import DraftModel
 from quintet.backends.native.schedule.sequence import Sequence
-from quintet.guides.matcher import Compiler
 
 SEQUENCES = 8
 """Where more sequences decode nothing is drafted: a row costs nearly what it could save."""
@@ -57,15 +56,19 @@ class Speculation:
 
     Args:
         eos_ids: ids that end a sequence; no draft goes as far.
-        compiler: of guides; ``None`` = there are none.
+        jump: what a sequence's guide makes likely, if it has one.
         model: the draft model; ``None`` = there is none.
     """
 
-    def __init__(self, eos_ids: frozenset[int], compiler: Compiler | None = None, model: DraftModel | None = None) -> None:
+    def __init__(
+        self,
+        eos_ids: frozenset[int],
+        jump: Callable[[Sequence], list[int]] = lambda _: [],
+        model: DraftModel | None = None,
+    ) -> None:
         self._eos_ids = eos_ids
-        self._compiler = compiler
+        self._jump = jump
         self._model = model
-        self._jump_forward: JumpForward | None = None  # made for the first guide, as guides are
 
     def drafts(self, decoding: Items[Sequence], most_rows: int, *, busy: bool) -> list[Draft]:
         """For each sequence what may follow its last token, or who is asked; empty if there is nothing for any.
@@ -93,13 +96,6 @@ class Speculation:
         drafter = seq.drafter = seq.drafter or Drafter(seq.group.text, seq.prediction)
         found = drafter.draft(seq.generated, most, sequences, lambda: self._jump(seq))
         found = found[: next((at for at, token in enumerate(found) if seq.ends_with(token, self._eos_ids)), None)]
-        ask = self._model.ask(seq, most, sequences, len(found), drafter.likely(len(found))) if self._model else 0
+        asked = self._model if seq.foreseen else None
+        ask = asked.ask(seq, most, sequences, len(found), drafter.likely(len(found))) if asked else 0
         return Draft([], ask) if ask else Draft(found)
-
-    def _jump(self, seq: Sequence) -> list[int]:
-        matcher = seq.matcher
-        if matcher is None or self._compiler is None:
-            return []
-        self._jump_forward = self._jump_forward or JumpForward(self._compiler)
-        caught_up = all(matcher.consume(token) for token in seq.generated[matcher.consumed :])
-        return self._jump_forward.guess(matcher, seq.generated) if caught_up else []

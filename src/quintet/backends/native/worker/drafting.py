@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from quintet.backends.native.schedule.plan import Plan, Segment
 from quintet.backends.native.schedule.sequence import Sequence
 from quintet.backends.native.schedule.speculation import SEQUENCES
 from quintet.backends.native.schedule.step_budget import STEP_S
+from quintet.backends.native.worker.aside import Aside
 from quintet.backends.native.worker.masks import SLOW_S
 from quintet.errors import counted
 from quintet.guides.matcher import Matcher
@@ -55,6 +56,7 @@ class _Job:
         ready: the draft model reads up to its end now, so it can draft.
         probabilities: that the draft model gave each token of the draft.
         right: probability that all of the draft is.
+        mask_s: processor time of the masks of the draft.
     """
 
     segment: Segment
@@ -67,6 +69,7 @@ class _Job:
     draft: list[int] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
     right: float = 1.0
+    mask_s: float = 0.0
 
     @property
     def seq(self) -> Sequence:
@@ -118,6 +121,7 @@ class Drafting:
         self._columns = Columns(runner.vocab, halves=isinstance(runner, Shortener))
         self._wide: F32 = np.zeros((0, vocab), np.float32)  # logits of fewer tokens than the target has
         self._jobs: list[_Job] = []
+        self._aside = Aside()
         self._seconds = 0.0
         self.drafted = self.accepted = 0
         """Tokens of the draft model, and those that were drawn too."""
@@ -289,9 +293,11 @@ class Drafting:
         masks = np.full((len(ready), -(-self._vocab // 32)), 0xFFFFFFFF, np.uint32)
         for at, job in enumerate(ready):
             if job.follower is not None:
-                begin = time.thread_time()
-                going[at] = job.follower.fill(masks[at])
-                job.seq.slow = time.thread_time() - begin > SLOW_S
-                if not going[at]:
-                    masks[at] = 0xFFFFFFFF  # undefined; what is drawn is not used
+                mask = masks[at].copy()  # not where others are: one that is late is written to later
+                found = self._aside.ask(partial(job.follower.fill, mask))
+                job.mask_s += found[1] if found else math.inf
+                job.seq.foreseen = job.mask_s <= SLOW_S
+                going[at] = found is not None and found[0] and job.seq.foreseen
+                if going[at]:  # else what is drawn is not used
+                    masks[at] = mask
         return masks, going

@@ -281,7 +281,7 @@ class _Lane:
         """The job keeps its thread, which ends with it; a new one does the others."""
         if self._pool is not None:
             self._pool.shutdown(wait=False)
-        _lower(job.thread)
+        lower(job.thread)
         rest = deque[_Job]()
         with contextlib.suppress(IndexError):
             while True:
@@ -291,7 +291,7 @@ class _Lane:
 
     def _run(self, jobs: deque[_Job]) -> None:
         if self._low:
-            _lower(threading.get_native_id())
+            lower(threading.get_native_id())
         with contextlib.suppress(IndexError):
             while True:
                 job = jobs.popleft()
@@ -310,8 +310,8 @@ def used_by(thread: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _lower(thread: int) -> None:
-    """Let a thread run less than others. Linux has a priority for each; nobody can take that back."""
+def lower(thread: int) -> None:
+    """Let a thread run less than others; 0 = none. Linux has a priority for each; nobody can take that back."""
     if sys.platform == "linux" and thread:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, thread, NICE)

@@ -35,6 +35,7 @@ from quintet.backends.native.wire.messages import (
     Submit,
     ToWorker,
 )
+from quintet.backends.native.worker.aside import Jumping
 from quintet.backends.native.worker.compiling import Compiled, Compiling
 from quintet.backends.native.worker.drafting import Drafting, draft_model, measure
 from quintet.backends.native.worker.early import EarlyPass
@@ -170,7 +171,7 @@ class Worker:
         model = draft_model(loaded.draft, runner, pages, self._clock) if loaded.draft else None
         if model is not None:
             measure(runner, model.policy.target, self._clock)
-        speculation = Speculation(eos_ids, guides.compiler, model) if config.speculation else None
+        speculation = Speculation(eos_ids, Jumping(guides.compiler).guess, model) if config.speculation else None
         self._saved = saved_pages(config.prefixes, runner, loaded.fingerprint)
         kv = KvCache(self._pool, tables, runner.row_bytes, runner.window, config.batch_tokens, self._saved)
         scheduler = Scheduler(config, kv, Emitter(eos_ids), speculation, self._see(loaded))
