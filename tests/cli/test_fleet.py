@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.reference.wired_guard import FORM
 from tests.support.report import Notes
 
 from quintet import machine
-from quintet.cli import console, describe, engines, fleet
+from quintet.cli import console, describe, engines, fleet, plans
 from quintet.errors import ModelError
 from quintet.models.gguf import open_model
 
@@ -101,6 +102,23 @@ def test_weights_that_are_mapped_need_not_fit_the_machine(tiny: Path, monkeypatc
     assert all(model.mapped for model in planned(str(tiny), f"b={tiny}", kv_bytes=1 << 24, pack_bytes=1 << 30).models)
     with pytest.raises(console.OptionError, match="--kv-cache and the weights need"):
         planned(str(tiny), f"b={tiny}", kv_bytes=1 << 24)
+
+
+class NoAhead:
+    """Where no process can be started."""
+
+    def take(self, module: Sequence[str]) -> Any:
+        raise OSError(12, "Cannot allocate memory")
+
+
+def test_an_engine_that_clients_load_is_watched_from_its_start_and_the_one_of_the_servers_start_is_its_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plans, "Engine", lambda link, config, *, watched=False: watched)
+    (eager,), (lazy,) = (planned("toy", lazy=lazy).begin(NoAhead()).models for lazy in (False, True))  # type: ignore[arg-type]
+    served: list[Any] = [eager.start(), eager.start(), lazy.start(), lazy.start()]
+    at_a_terminal: Any = planned("toy").models[0].start()
+    assert (served, at_a_terminal) == ([False, True, True, True], False)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("90", 90), ("90s", 90), ("10m", 600), ("1.5h", 5400), (" 2 m ", 120)])

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from quintet import machine
@@ -154,7 +155,7 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
 def _model(name: str, plan: Plan, taken: LoraConfig | None, moderation: Format | None, *, lazy: bool, pinned: bool) -> Model:
     return Model(
         name,
-        plan.supervise,
+        partial(plan.supervise, watched=lazy),
         plan.weights,
         plan.config.kv_bytes,
         lazy=lazy,

@@ -61,20 +61,24 @@ class Plan:
         """Begin to load the model in a thread of this process; call it on the event loop that will use the engine."""
         return Engine(self._loader(), self.config)
 
-    def supervise(self) -> Engine:
-        """Likewise in a process of its own, which is started again when it dies or hangs."""
-        return Engine(self._link(), self.config)
+    def supervise(self, *, watched: bool = False) -> Engine:
+        """Likewise in a process of its own, which is started again when it dies or hangs.
+
+        Args:
+            watched: one that hangs before it is ready is killed too; else whoever started it is to see that.
+        """
+        return Engine(self._link(), self.config, watched=watched)
 
     def begin(self, ahead: Ahead) -> Callable[[], Engine]:
         """Start a worker that loads the model while there is no event loop yet.
 
         Returns:
             What is called in place of ``supervise``. The first engine that it makes takes over this worker; each later one, as when the
-            model was unloaded meanwhile, starts a worker of its own.
+            model was unloaded meanwhile, starts a worker of its own, and is watched: no user is there who sees that it hangs.
         """
         links = [self._link()]
         links[0].begin(ahead)
-        return lambda: Engine(links.pop() if links else self._link(), self.config)
+        return lambda: Engine(links.pop(), self.config) if links else self.supervise(watched=True)
 
     @property
     def kind(self) -> Literal["vllm", "native", "toy"]:

@@ -71,14 +71,15 @@ class FakeTimer:
 class World:
     """A supervisor, its link, and time that passes when told."""
 
-    def __init__(self, *, restarts: bool = True) -> None:
+    def __init__(self, *, restarts: bool = True, watched: bool = False) -> None:
         self.now = 100.0
         self.timers: list[FakeTimer] = []
         self.link = FakeLink(restarts=restarts)
         clock = lambda: self.now  # noqa: E731
         work = InFlight(self.link.send, clock, lambda submit: bytes(submit.prompts[0]))
         self.memory = (1 << 40, 1 << 40)  # available, and all there is
-        self.made = Supervisor(self.link, work, clock, self._later, chance=lambda: 0.0, memory=lambda: self.memory)
+        memory = lambda: self.memory  # noqa: E731
+        self.made = Supervisor(self.link, work, clock, self._later, chance=lambda: 0.0, memory=memory, watched=watched)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> FakeTimer:
         self.timers.append(FakeTimer(self.now + seconds, call))

@@ -170,6 +170,29 @@ def test_a_restart_that_says_nothing_is_killed_and_the_first_start_is_its_users_
     assert world.link.kills == 1
 
 
+def test_a_first_start_that_nobody_watches_is_killed_when_it_says_nothing_and_tells_that_there_is_no_engine() -> None:
+    world = World(watched=True)
+    world.wait(LOAD_STALL_S - 1)
+    world.link.say(Progress(0.5))
+    world.wait(LOAD_STALL_S - 1)
+    assert (world.state, world.link.kills) == (State.LOADING, 0)
+    world.wait(100 * LOAD_STALL_S)
+    assert (world.state, world.made.tried_on, world.link.kills, world.link.starts) == (State.DEAD, False, 1, 1)
+    assert (str(world.made.failure), world.incidents) == ("the engine was killed.", Incidents(hung=1))
+
+
+def test_a_first_start_that_is_watched_and_dies_is_counted_and_one_that_comes_up_is_as_any_other() -> None:
+    world = World(watched=True)
+    world.link.say(Died("it ended."))
+    assert (world.state, world.incidents) == (State.DEAD, Incidents(crashed=1))
+    world = World(watched=True)
+    world.link.say(READY)
+    world.wait(10 * STALL_S)
+    world.link.say(Died("it ended."))
+    world.wait(0)
+    assert (world.state, world.link.starts, world.incidents) == (State.LOADING, 2, Incidents(crashed=1))
+
+
 # ---- when to come again
 
 

@@ -44,7 +44,7 @@ class Engine:
         model: how to reach a worker; or how to load a model, for a worker in a thread.
         clock: seconds, monotonic.
         stall_s: see ``STALL_S``.
-        chance, memory: see ``Supervisor``.
+        chance, memory, watched: see ``Supervisor``.
         records: of deaths, shared with other engines of the same model; ``None`` = of this one alone.
     """
 
@@ -58,13 +58,16 @@ class Engine:
         chance: Callable[[], float] = random.random,
         memory: Callable[[], tuple[int, int]] = machine.memory,
         records: Records | None = None,
+        watched: bool = False,
     ) -> None:
         link = model if isinstance(model, Link) else ThreadLink(model, config, clock)
         self._clock = clock
         self._max_live, self._max_running = config.live_limit, config.running_limit
         records = records or Records()
         self._in_flight = InFlight(link.send, clock, digest, records.requests)
-        self._supervisor = Supervisor(link, self._in_flight, clock, stall_s=stall_s, chance=chance, memory=memory, images=records.images)
+        self._supervisor = Supervisor(
+            link, self._in_flight, clock, stall_s=stall_s, chance=chance, memory=memory, images=records.images, watched=watched
+        )
         self._draining = False
 
     @property

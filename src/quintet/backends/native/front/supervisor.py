@@ -80,6 +80,7 @@ class Supervisor:
         chance: see ``Pace``.
         memory: see ``Pressure``.
         images: see ``Expanding``.
+        watched: the first worker is killed too where it says nothing while it loads.
     """
 
     def __init__(
@@ -92,8 +93,11 @@ class Supervisor:
         chance: Callable[[], float] = random.random,
         memory: Callable[[], tuple[int, int]] = machine.memory,
         images: Suspects | None = None,
+        *,
+        watched: bool = False,
     ) -> None:
         self._link, self._work, self._clock, self._call_later = link, work, clock, later
+        self._watched_first = watched
         self._statistics = Statistics()
         self._watchdog = Watchdog(clock(), stall_s)
         self._pace = Pace(clock(), chance)
@@ -116,6 +120,7 @@ class Supervisor:
         self.failure: Exception | None = None
         """Why there never was an engine: a ``ModelError`` can be told as it is."""
         link.start(self._take)
+        self._watch()
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -130,13 +135,13 @@ class Supervisor:
 
     @property
     def tried_on(self) -> bool:
-        """An engine that is dead is started again."""
-        return self._watched
+        """An engine that is dead is started again: it was ready once."""
+        return self._link.restarts and self.capabilities is not None
 
     @property
     def _watched(self) -> bool:
-        """It can be started again. The first start is not watched."""
-        return self._link.restarts and self.capabilities is not None
+        """Its worker is looked at, and killed if it hangs. One that loads for the first time is only where that was asked for."""
+        return self._link.restarts and self.failure is None and (self._watched_first or self.capabilities is not None)
 
     def health(self, *, draining: bool) -> Health:
         """What the worker does, and what it and those before it did.
@@ -280,11 +285,12 @@ class Supervisor:
         self._statistics.died()
         self.expanding.down()
         self._failures += self.state is not State.READY
-        if not self._link.restarts or self.capabilities is None:
+        if self._watched:
+            self._count("unstarted" if not message.started else self._killed or "crashed")
+        if not self.tried_on:
             self.state, self.failure = State.DEAD, message.error
             self._end_all(Finish.ERROR, DIED)
             return
-        self._count("unstarted" if not message.started else self._killed or "crashed")
         unsound, self._killed = self._killed == "unsound", ""
         deaths = self._deaths.add(self._clock())
         wait = pause(self._failures, deaths)
@@ -311,7 +317,7 @@ class Supervisor:
         self._statistics.idle()
 
     def _watch(self) -> None:
-        """Look at the worker again after a while, and ask one that has nothing to do; from the first ``Ready`` to ``close`` without end."""
+        """Look at the worker again after a while, and ask one that has nothing to do; to ``close`` without end."""
         if self._watched and "watch" not in self._timers:
             now, idle = self._clock(), self.state is State.READY and not self._work.live
             if idle:
@@ -324,7 +330,7 @@ class Supervisor:
         now = self._clock()
         self._watchdog.look(now)
         still = self._watchdog.still(now)
-        loading = self.state is not State.READY and "restart" not in self._timers
+        loading = self._watched and self.state is not State.READY and "restart" not in self._timers
         if self.stalled or (loading and still > LOAD_STALL_S):
             what = "got no further in loading" if loading else "finished no step" if self._work.live else "not answered"
             _log.error("the engine has %s for %.1f s", what, still)

@@ -19,7 +19,7 @@ RECENT_S = 60.0
 """For how long a step's time counts, at least; at most twice as long."""
 
 LOAD_STALL_S = 30.0
-"""A restart that says nothing for so long hangs too. The first start is its user's to watch."""
+"""A start that says nothing for so long hangs too, but for a first one that its user watches."""
 
 _LOOKS = 20  # looks at a hang per stall time
 _QUESTIONS = 5  # questions to an idle worker per stall time; a look each
