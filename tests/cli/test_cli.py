@@ -22,7 +22,6 @@ from quintet.backends.native.core.loader import Loaded, Loader
 from quintet.backends.native.front.engine import Engine
 from quintet.cli import console, describe, doctor, engines, loading, run
 from quintet.cli.app import app
-from quintet.cli.interrupt import unless
 from quintet.config import EngineConfig
 from quintet.errors import EngineFailed, ModelError
 from quintet.events import Usage
@@ -350,48 +349,3 @@ def test_doctor_names_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.requires", lambda name: ["numpy>=1.26", "no-such-package>=1", 'pytest>=8; extra == "dev"'])
     finding = doctor.packages()
     assert (finding.level, finding.text.split(";")[0]) == ("fail", "missing: no-such-package")
-
-
-# --- interrupts
-
-
-def test_work_is_finished_or_cancelled_when_the_event_comes_first() -> None:
-    async def scenario() -> tuple[bool, bool, list[str]]:
-        event, log = asyncio.Event(), list[str]()
-
-        async def quick() -> None:
-            log.append("quick")
-
-        async def slow() -> None:
-            try:
-                event.set()
-                await asyncio.sleep(3600)
-            finally:
-                log.append("cleaned up")
-
-        return await unless(event, quick()), await unless(event, slow()), [*log]  # as it is by then
-
-    assert asyncio.run(scenario()) == (True, False, ["quick", "cleaned up"])
-
-
-def test_an_error_of_the_work_passes_through() -> None:
-    async def broken() -> None:
-        raise EngineFailed("broken")
-
-    async def scenario() -> None:
-        await unless(asyncio.Event(), broken())
-
-    with pytest.raises(EngineFailed):
-        asyncio.run(scenario())
-
-
-def test_a_clean_up_that_hangs_ends_the_process_with_its_code() -> None:
-    code = (
-        "import asyncio, threading\n"
-        "from quintet.cli.interrupt import end_within\n"
-        "async def hang(): await asyncio.to_thread(threading.Event().wait)\n"
-        "async def main(): print('flushed'); await end_within(0.05, 7, hang())\n"
-        "asyncio.run(main())\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (7, "flushed\n", "")

@@ -37,7 +37,8 @@ def _run(signals: Callable[[], AbstractContextManager[None]]) -> None:
     import click
 
     from quintet.cli.app import app
-    from quintet.errors import QuintetError, one_line
+    from quintet.cli.console import write_error
+    from quintet.errors import QuintetError
 
     try:
         with signals():
@@ -50,7 +51,7 @@ def _run(signals: Callable[[], AbstractContextManager[None]]) -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(early.INTERRUPTED)
     except QuintetError as error:
-        sys.stderr.write(f"error: {one_line(str(error))}\n")
+        write_error(error)
         sys.exit(1)
     except OSError as error:
         sys.exit(_told(error))

@@ -28,6 +28,11 @@ def stdout() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
+def write_error(error: QuintetError) -> None:
+    """What a person can mend, on standard error, as one line."""
+    sys.stderr.write(f"error: {one_line(str(error))}\n")
+
+
 class OptionError(QuintetError):
     """An option, an argument or an environment variable breaks a rule."""
 

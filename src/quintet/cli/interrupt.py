@@ -9,6 +9,9 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from quintet.cli.console import write_error
+from quintet.errors import QuintetError
+
 
 def on_interrupt() -> asyncio.Event:
     """An event that SIGINT or SIGTERM sets from now on, for the running loop."""
@@ -72,12 +75,18 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
 async def end_within(seconds: float, code: int, *work: Awaitable[None]) -> None:
     """Wait for the clean-up ``work``; when it takes longer, end the process at once with exit code ``code``.
 
+    Where an error led to the clean-up, it is told then, and the exit code is 1: nobody else would be left to.
+
     A step of the engine cannot be interrupted, and one on a large model may take longer than anybody waits after Ctrl-C. By then every
     answer has ended, and a process without files of its own to finish loses nothing.
     """
+    error = sys.exception()
     rest = asyncio.gather(*work)
     done, _ = await asyncio.wait((rest,), timeout=seconds)
     if not done:
         sys.stdout.flush()
+        if isinstance(error, QuintetError):
+            write_error(error)
+            code = 1
         os._exit(code)
     rest.result()
