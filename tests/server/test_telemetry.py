@@ -19,10 +19,14 @@ from tests.support.scripted_backend import request
 from quintet import __version__, errors
 from quintet.backends.base import Counts, Health, Pages, State
 from quintet.config import ServerConfig
+from quintet.engines.entry import Model
+from quintet.engines.names import name_models
+from quintet.engines.registry import Registry
 from quintet.events import ChoiceDelta, ChoiceDone, Failed, Finish, Usage
 from quintet.logs import JsonForm, TextForm
 from quintet.request import Beams
 from quintet.server.app import App
+from quintet.server.app import create_app as create_several
 from quintet.server.metrics import Telemetry
 from quintet.server.refusals import REASONS, reason
 from quintet.server.routing import HEADER
@@ -253,6 +257,17 @@ def test_ready_means_it_can_take_work_and_alive_that_no_restart_is_needed(state:
     served = app(ScriptedBackend(state=state))
     got = {path: call(served, method="GET", path=path).status for path in ("/readyz", "/health", "/v1/health", "/livez", "/ping")}
     assert got == {"/readyz": ready, "/health": ready, "/v1/health": ready, "/livez": alive, "/ping": alive}
+
+
+def test_a_drain_is_told_where_no_model_is_loaded_too() -> None:
+    registry = Registry([Model("cat", ScriptedBackend, lazy=True)], name_models([("cat",)]))
+    served = create_several(registry, ServerConfig())
+    asked = [("/health", ""), ("/v1/health", ""), ("/readyz", ""), ("/health/models", ""), ("/health/models", "model=cat")]
+    for expected in ((200, "ok"), (503, "draining")):
+        told = [call(served, method="GET", path=path, query=query) for path, query in asked]
+        assert {(answer.status, answer.json()["status"]) for answer in told} == {expected}
+        registry.drain()
+    assert call(served, method="GET", path="/livez").status == 200
 
 
 def test_the_load_is_told_as_vllm_tells_it() -> None:

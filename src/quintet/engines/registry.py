@@ -98,7 +98,8 @@ class Registry:
         self._idle, self._free, self._patience, self._clock = idle, free, patience, clock
         self._changes: dict[str, asyncio.Task[None]] = {}
         self._making_room = asyncio.Lock()
-        self._draining = False
+        self.draining = False
+        """No work is taken anywhere any more."""
         self._watch = asyncio.create_task(self._free_idle()) if idle else None
         for entry in self.entries.values():
             if entry.model.pinned or not entry.model.lazy:
@@ -139,7 +140,7 @@ class Registry:
         """See ``ready``; waiting for what is freed, and then for what loads, is one patience."""
         if (change := self._changes.get(entry.name)) is not None and change.done():
             await asyncio.sleep(0)  # its callback, which takes it away, is due
-        if self._draining:
+        if self.draining:
             raise _later(entry, CLOSING)
         if entry.phase is Phase.UNLOADING:
             await self._freed(entry, until)
@@ -231,14 +232,14 @@ class Registry:
 
     def drain(self) -> None:
         """Take no new work anywhere, and finish what there is; ``live`` tells when that is done."""
-        self._draining = True
+        self.draining = True
         for entry in self.entries.values():
             if entry.backend is not None:
                 entry.backend.drain()
 
     async def close(self) -> None:
         """End all work and free everything. Idempotent."""
-        self._draining = True
+        self.draining = True
         tasks = [*self._changes.values(), *([self._watch] if self._watch else [])]
         for task in tasks:
             task.cancel()
@@ -267,7 +268,7 @@ class Registry:
         """Load a model, once what is in its way is unloaded."""
         async with self._making_room:  # whoever is next sees this one loading
             await asyncio.gather(*(self._unload(victim) for victim in self._in_the_way(entry, background)))
-        if self._draining:
+        if self.draining:
             raise Overloaded(CLOSING)
         await entry.load()
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from quintet import __version__
-from quintet.backends.base import State
+from quintet.backends.base import Health, State
 from quintet.engines.entry import Entry
 from quintet.engines.registry import Registry
 from quintet.keys.key import Scope
@@ -33,18 +33,18 @@ class Probes:
         return {**ready, "/livez": self.alive, "/ping": self.alive}
 
     async def health(self, call: Call) -> None:
-        """200 only while every engine that there is can take work and makes progress.
+        """200 only while every engine that there is can take work and makes progress, and the server does not drain.
 
         A model that waits to be loaded, or is loaded because somebody asked for it, is no fault.
         """
-        await _tell(call, [*self._registry.entries.values()], {})
+        await self._tell(call, [*self._registry.entries.values()], {})
 
     async def models(self, call: Call) -> None:
         """The same with the state of each model; ``?model=`` asks for one alone. Their names are not for every tenant."""
         require_scope(call.caller, Scope.METRICS)
         name = call.http.argument("model")
         entries = [self._registry.find(name, call.provider.forms).entry] if name else [*self._registry.entries.values()]
-        await _tell(call, entries, {"models": {entry.name: entry.status for entry in entries}})
+        await self._tell(call, entries, {"models": {entry.name: entry.status for entry in entries}})
 
     async def alive(self, call: Call) -> None:
         """200 unless only a new process can help; loading and a full queue are no reason for one."""
@@ -71,12 +71,13 @@ class Probes:
         """Cerebras' SDK asks for this when it is made, only to have an open connection; it waits for the answer."""
         await call.http.reply(200, b"{}")
 
-
-async def _tell(call: Call, entries: Sequence[Entry], more: Mapping[str, object]) -> None:
-    ill = next((health for entry in entries if entry.loaded and (health := entry.health()).state is not State.READY), None)
-    if ill is None:
-        await call.http.reply(200, json.dumps({"status": "ok", **more}, separators=(",", ":")).encode())
-        return
-    progress = {"progress": round(ill.progress, 2)} if ill.state is State.LOADING else {}
-    later = [("retry-after", str(math.ceil(ill.retry_after)))]
-    await call.http.reply(503, json.dumps({"status": ill.state.value, **progress, **more}).encode(), later)
+    async def _tell(self, call: Call, entries: Sequence[Entry], more: Mapping[str, object]) -> None:
+        ill = next((health for entry in entries if entry.loaded and (health := entry.health()).state is not State.READY), None)
+        if ill is None and self._registry.draining:  # no engine is there that would say so
+            ill = Health(State.DRAINING)
+        if ill is None:
+            await call.http.reply(200, json.dumps({"status": "ok", **more}, separators=(",", ":")).encode())
+            return
+        progress = {"progress": round(ill.progress, 2)} if ill.state is State.LOADING else {}
+        later = [("retry-after", str(math.ceil(ill.retry_after)))]
+        await call.http.reply(503, json.dumps({"status": ill.state.value, **progress, **more}).encode(), later)
