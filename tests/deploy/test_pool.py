@@ -175,11 +175,16 @@ class Other(Engine):
 
     @property
     def capabilities(self) -> Capabilities:
+        if not self.let:
+            raise Loading("The model is still loading.")
         return replace(super().capabilities, fingerprint="fp_other")
 
+    @property
+    def state(self) -> State:
+        return super().state if self.let else State.LOADING
+
     def health(self) -> Health:
-        health = super().health()
-        return health if self.let else replace(health, state=State.LOADING)
+        return replace(super().health(), state=self.state)
 
 
 def test_a_replica_with_another_model_is_not_used_and_goes() -> None:
@@ -202,6 +207,30 @@ def test_a_replica_with_another_model_is_not_used_and_goes() -> None:
         assert some.capabilities.fingerprint == "fp_toy_1"
         assert (await collect(some, spec()))[-1].finish is Finish.LENGTH
         await some.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_with_another_model_is_given_nothing_before_it_is_looked_at_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was ready a tenth of a second before, and what it was given then it answered, under the first's fingerprint."""
+    monkeypatch.setattr("quintet.deploy.pool.TICK_S", 3600.0)
+
+    async def scenario() -> None:
+        async with pool(Hosts(), Sizing(1, 2)) as some:
+            some._add()
+            first, other = some.replicas
+            await until(lambda: other.state is State.READY)
+            other.engine.__class__ = Other
+            cast("Other", other.engine).let = True
+            streams = [asyncio.create_task(collect(some, spec(f"{number}", 600, number))) for number in range(12)]
+            await until(lambda: some.live == len(streams))
+            some._move(first)
+            assert (first.engine.live, other.engine.live) == (len(streams), 0)
+            assert some._ready == [first], "whom images are asked of"
+            assert {(await task)[-1].finish for task in streams} == {Finish.LENGTH}
+            first.engine.__class__ = Gone
+            with pytest.raises(Loading):
+                some.require_room(1)
 
     asyncio.run(scenario())
 

@@ -21,7 +21,7 @@ from quintet.backends.native.front.restarts import Records
 from quintet.config import EngineConfig
 from quintet.deploy.routing import Router, page_digests
 from quintet.deploy.scaling import Scaler, Sizing
-from quintet.errors import QuintetError
+from quintet.errors import Loading, QuintetError
 from quintet.events import TokenEvent
 from quintet.inputs.capabilities import Capabilities
 from quintet.inputs.images.expansion import Expansion
@@ -96,9 +96,7 @@ class Pool:
     @property
     def capabilities(self) -> Capabilities:
         """See ``Backend``."""
-        if self._capabilities is None:
-            self._capabilities = self._best.engine.capabilities
-        return self._capabilities
+        return self._capabilities or self._best.engine.capabilities
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -124,8 +122,7 @@ class Pool:
 
     async def expand(self, images: Sequence[PreparedImage], salt: bytes, tenant: str = "") -> tuple[Expansion, ...]:
         """See ``Expander``. Whichever replica is asked, they all answer alike."""
-        ready = [replica for replica in self._replicas if not replica.leaving and replica.state is State.READY]
-        chosen = min(ready, key=lambda replica: replica.engine.live) if ready else self._best
+        chosen = min(self._ready, key=lambda replica: replica.engine.live, default=self._best)
         return await chosen.engine.expand(images, salt, tenant)
 
     def submit(self, prepared: Prepared) -> AsyncIterator[Sequence[TokenEvent]]:
@@ -186,10 +183,26 @@ class Pool:
     @property
     def _best(self) -> Replica:
         """The one in the best state, which tells for all what can be told."""
-        return min(self._replicas, key=lambda replica: (replica.leaving, _rank(replica.state)))
+        return min(self._replicas, key=lambda replica: (not self._usable(replica), _rank(replica.state)))
+
+    @property
+    def _ready(self) -> list[Replica]:
+        """Those that compute what they are given now."""
+        return [replica for replica in self._replicas if replica.state is State.READY and self._usable(replica)]
+
+    def _usable(self, replica: Replica) -> bool:
+        """It stays and, as soon as it was ready once, has the model of the first that was: else its answers would be another's."""
+        if replica.leaving:
+            return False
+        try:
+            theirs = replica.engine.capabilities
+        except Loading:
+            return True
+        self._capabilities = self._capabilities or theirs
+        return theirs.fingerprint == self._capabilities.fingerprint
 
     def _with_room(self, count: int, tenant: str, *, begun: bool = False) -> list[Replica]:
-        return [replica for replica in self._replicas if not replica.leaving and _has_room(replica.engine, count, tenant, begun=begun)]
+        return [replica for replica in self._replicas if self._usable(replica) and _has_room(replica.engine, count, tenant, begun=begun)]
 
     def _add(self) -> None:
         self._replicas.append(Replica(self._made, self._make(self._records)))
@@ -239,15 +252,15 @@ class Pool:
 
     def _compare(self, replica: Replica) -> None:
         """Let a replica go that has another model than the first."""
-        fingerprint = replica.engine.capabilities.fingerprint
-        if fingerprint != self.capabilities.fingerprint:
-            _log.error("replica %d has another model than the first, and is not used: %s", replica.number, fingerprint)
+        if not self._usable(replica):
+            other = replica.engine.capabilities.fingerprint
+            _log.error("replica %d has another model than the first, and is not used: %s", replica.number, other)
             self._again = self._clock() + REPLACE_S
             replica.leaving = True
 
     def _move(self, replica: Replica) -> None:
         """Have others do what it has not begun, at once. It was taken, so it may make their queues longer than new requests may."""
-        others = [other for other in self._replicas if other is not replica and not other.leaving and other.state is State.READY]
+        others = [other for other in self._ready if other is not replica]
         for request in replica.engine.release() if others else ():
             loads = {other.number: other.engine.live for other in others}
             chosen = min(others, key=lambda other: loads[other.number])
