@@ -8,11 +8,13 @@ import resource
 import socket
 import sys
 import time
+from typing import Any
 
 import pytest
 from tests.deploy.replicas import ADDRESS, CONFIG, SECRET, Hosts, collect, kill, ready, spec, until, workers
 
 from quintet.backends.base import State
+from quintet.backends.native.front.connection import Connection, Peer
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.native.front.link import ThreadLink
 from quintet.backends.native.wire import codec
@@ -20,7 +22,7 @@ from quintet.backends.native.wire.messages import Load
 from quintet.backends.native.wire.sources import ModelSource
 from quintet.backends.toy import ToyTokenizer, toy_loader
 from quintet.config import EngineConfig
-from quintet.deploy import host
+from quintet.deploy import host, remote
 from quintet.deploy.host import SECRET_BYTES
 from quintet.deploy.remote import CLOCK, Place, RemoteLink
 from quintet.errors import ModelError
@@ -127,6 +129,32 @@ def test_a_host_without_a_descriptor_for_a_connection_takes_it_when_there_is_one
         assert len(sock.recv(CLOCK.size, socket.MSG_WAITALL)) == CLOCK.size
     while not {*workers()} <= before:  # the host ends the worker of a front that has gone
         time.sleep(0.01)
+
+
+@pytest.mark.fault("D12")
+def test_a_front_without_a_descriptor_for_a_connection_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waited for the connection for ever."""
+    refused = list[Peer]()
+
+    class OnceRefused(Connection):
+        def __init__(self, child: Peer, *then: Any) -> None:
+            if not refused:
+                refused.append(child)
+                child.drop()
+                raise OSError(24, "Too many open files")
+            super().__init__(child, *then)
+
+    async def scenario() -> None:
+        before = {*workers()}
+        async with ready(Hosts().make()) as engine:
+            monkeypatch.setattr(remote, "Connection", OnceRefused)
+            kill(({*workers()} - before).pop())
+            await until(lambda: engine.health().incidents.unstarted == 1)
+            await until(lambda: engine.health().state is State.READY)
+            assert (await collect(engine, spec()))[-1].finish is Finish.LENGTH
+        assert refused[0].sock.fileno() == -1
+
+    asyncio.run(scenario())
 
 
 def test_a_front_with_a_wrong_secret_is_told_so() -> None:

@@ -124,6 +124,7 @@ class RemoteLink(ProcessLink):
             place = await self._find()
             async with asyncio.timeout(CONNECT_S):
                 sock, theirs = await _open(place, self._secret)
+            child = Connection(RemoteChild(sock), self._take, self._lost)
         except Exception as error:  # whatever Ray has to say, or the system
             _log.debug("a replica cannot be reached", exc_info=error)
             self._connecting = None
@@ -132,7 +133,7 @@ class RemoteLink(ProcessLink):
         self._ahead_s = theirs - time.monotonic()
         self._source = _at(place, self._source)
         self._connecting = None
-        self._child = child = Connection(RemoteChild(sock), self._take, self._lost)
+        self._child = child
         child.send(self._load())
         if self.tokenizer is not None:
             self._tell_vocabulary(child)
