@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 from tests.backends.native.front.supervised import READY, World, ready
 
 from quintet.backends.base import Incidents, State
+from quintet.backends.native.front.pressure import LOOK_S
 from quintet.backends.native.front.restarts import GIVEN_UP, pause
 from quintet.backends.native.front.watchdog import DRAIN_STALL_S, LOAD_STALL_S, RECENT_S, SLOW_STEPS, STALL_S, Watchdog
 from quintet.backends.native.wire.messages import (
@@ -140,6 +142,45 @@ def test_a_worker_whose_steps_take_long_is_given_longer_from_the_start_or_as_the
         assert (world.state, world.link.kills) == (State.READY, 0)
         world.wait(SLOW_STEPS)
         assert world.link.kills == 1
+
+
+def slow(step_s: float) -> World:
+    """Ready, and told that its steps may take so long."""
+    world = World()
+    world.link.say(structs.replace(READY, step_s=step_s))
+    return world
+
+
+@pytest.mark.fault("C03")
+def test_without_work_a_hang_is_noticed_as_soon_as_ever_however_long_a_step_may_take() -> None:
+    world = slow(2 * STALL_S)
+    world.wait(10 * STALL_S)
+    world.link.deaf = True
+    world.wait(STALL_S - LOOK_S)
+    assert world.link.kills == 0
+    world.wait(2 * LOOK_S + 0.1)
+    assert world.link.kills == 1
+
+
+@pytest.mark.fault("D10")
+def test_a_process_that_stood_still_does_not_blame_a_worker_without_work_whose_steps_may_take_long() -> None:
+    world = slow(2 * STALL_S)
+    world.wait(1.0)
+    world.now += STALL_S + 1
+    world.wait(STALL_S)
+    assert (world.state, world.link.kills) == (State.READY, 0)
+
+
+@pytest.mark.fault("D03")
+def test_while_it_drains_a_step_may_take_as_long_as_was_estimated_and_a_hang_is_noticed_soon_after() -> None:
+    """It was waited for four times as long, which is longer than a drain may take."""
+    world = slow(STALL_S)
+    world.run(1)
+    world.made.drain()
+    world.wait(STALL_S)
+    assert (world.state, world.link.kills) == (State.READY, 0)
+    world.wait(1.0)
+    assert world.link.kills == 1
 
 
 @pytest.mark.fault("D10")

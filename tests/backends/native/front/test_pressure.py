@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.backends.native.front.supervised import World, ready
+from msgspec import structs
+from tests.backends.native.front.supervised import READY, World, ready
 from tests.backends.native.front.test_engine import answer, loader, play, spec, until
 
 from quintet.backends.base import State
@@ -69,6 +70,18 @@ def test_an_engine_is_told_to_give_back_now_and_then_and_refuses_only_when_that_
     assert not world.made.short_of_memory()
     health = world.made.health(draining=False)
     assert (health.incidents.shed >= 4, health.incidents.short, health.memory) == (True, 1, 0.5)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_memory_is_looked_at_as_often_however_long_a_step_may_take(*, busy: bool) -> None:
+    world = World()
+    world.link.say(structs.replace(READY, step_s=60.0))
+    if busy:
+        world.run(1)
+    world.wait(2 * LOOK_S)
+    world.memory = (0, GIB)
+    world.wait(LOOK_S)
+    assert world.made.short_of_memory()
 
 
 class Greedy(ToyRunner):

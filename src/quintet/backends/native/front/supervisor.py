@@ -130,8 +130,8 @@ class Supervisor:
     @property
     def stalled(self) -> bool:
         """The worker does not get on with its work, or does not answer."""
-        asked = self._work.live > 0 or self._watched
-        return self.state is State.READY and asked and self._watchdog.stalled(self._clock())
+        idle = not self._work.live
+        return self.state is State.READY and (self._watched or not idle) and self._watchdog.stalled(self._clock(), idle=idle)
 
     @property
     def tried_on(self) -> bool:

@@ -6,6 +6,8 @@ last minutes, and falls again when these are over: a machine that was busy once 
 
 from __future__ import annotations
 
+from quintet.backends.native.front.pressure import LOOK_S
+
 STALL_S = 10.0
 """Work waits and no step finished for so long, or a question went unanswered: the engine hangs."""
 
@@ -13,7 +15,8 @@ DRAIN_STALL_S = 3.0
 """The same while the server wants to end: that is to take no more than five seconds, with what comes after, where nothing moves."""
 
 SLOW_STEPS = 4
-"""Or for so many of its longest steps, estimated or seen, if that is more: a large model on a small machine is slow, and not stuck."""
+"""Or for so many of its longest steps, estimated or seen, if that is more: a large model on a small machine is slow, and not stuck. It is
+estimated rather too long, so that once is enough while the server wants to end; and one without work has no step that could be long."""
 
 RECENT_S = 60.0
 """For how long a step's time counts, at least; at most twice as long."""
@@ -35,21 +38,21 @@ class Watchdog:
 
     def __init__(self, now: float, least_s: float = STALL_S) -> None:
         self._moved = self._due = self._turned = now
-        self._least_s = least_s
+        self._least_s, self._estimates = least_s, SLOW_STEPS
         self._estimate = self._longest = self._before = 0.0  # seconds of a step: told by the worker, seen lately, seen before that
 
     @property
     def stall_s(self) -> float:
-        """Seconds without progress that are too many."""
-        return max(self._least_s, SLOW_STEPS * max(self._estimate, self._longest, self._before))
+        """Seconds without progress that are too many while there is work."""
+        return max(self._least_s, self._estimates * self._estimate, SLOW_STEPS * max(self._longest, self._before))
 
     def pause_s(self, *, idle: bool) -> float:
-        """Seconds between two looks."""
-        return self.stall_s / (_QUESTIONS if idle else _LOOKS)
+        """Seconds between two looks, at which the memory is looked at too."""
+        return min(LOOK_S, self._least_s / _QUESTIONS if idle else self.stall_s / _LOOKS)
 
     def hurry(self) -> None:
         """From now on ``DRAIN_STALL_S`` counts, if it is less."""
-        self._least_s = min(self._least_s, DRAIN_STALL_S)
+        self._least_s, self._estimates = min(self._least_s, DRAIN_STALL_S), 1
 
     def moved(self, now: float) -> None:
         """Something happened, or from now on something should."""
@@ -73,16 +76,16 @@ class Watchdog:
     def look(self, now: float) -> None:
         """Look. One that is much too late tells that it is this process that stood still: what the worker sent meanwhile is unread."""
         self._turn(now)
-        if now - self._due > self.stall_s / 2:
+        if now - self._due > self._least_s / 2:
             self._moved = now
 
     def still(self, now: float) -> float:
         """Seconds since something moved."""
         return now - self._moved
 
-    def stalled(self, now: float) -> bool:
-        """That is too long."""
-        return self.still(now) > self.stall_s
+    def stalled(self, now: float, *, idle: bool) -> bool:
+        """That is too long, with work or without."""
+        return self.still(now) > (self._least_s if idle else self.stall_s)
 
     def _turn(self, now: float) -> None:
         """Forget what is too long ago."""
