@@ -291,16 +291,6 @@ def test_tensors_that_do_not_belong_to_the_model_are_refused_by_name(tmp_path: P
     assert "tensor 'model.layers.0.self_attn.q_norm.weight' is not part of a llama model" in refused(folder)
 
 
-def test_an_output_matrix_that_is_the_embedding_may_be_there_or_not(tmp_path: Path) -> None:
-    folder = folder_of(tmp_path, tie_word_embeddings=True)
-    assert open_model(folder).spec.tied
-    rewrite(folder, {"lm_head.weight": None})
-    assert open_model(folder).spec.tied
-    folder = folder_of(tmp_path)
-    assert not open_model(folder).spec.tied
-    assert "tensor 'lm_head.weight' is missing" in refused(rewrite(folder, {"lm_head.weight": None}))
-
-
 def test_experts_are_all_there_and_alike(tmp_path: Path) -> None:
     mixtral = next(replace(spec, types=(Type.F32,)) for spec in FAMILIES if spec.name == "mixtral")
     name = "model.layers.1.block_sparse_moe.experts.{}.w1.weight"

@@ -97,7 +97,7 @@ class Outline:
         metadata: GGUF's keys.
         divisors: what tensors of GGUF would hold that a folder does not have, by their names.
         layers, vocab, experts: how many; 0 experts = there are none.
-        tied: the output matrix is the embedding, whether it is in the files or not.
+        tied: the output matrix is the embedding, unless the files have another.
         windows: of each layer, where the family's architecture has no keys for them; empty = it has, or there are none.
         unrotated: layers without a rotation, where the file lists them; ``None`` = it does not.
         attn_scale: on the products of q and k, where the file says it otherwise than GGUF; ``None`` = it does not.
@@ -129,7 +129,7 @@ class Outline:
             if layer.experts and self.normalise is not None:
                 layer = replace(layer, experts=replace(layer.experts, normalise=self.normalise))
             layers.append(layer)
-        return replace(spec, tied=self.tied, interleaved=False, layers=tuple(layers))
+        return replace(spec, tied=self.tied and spec.tied, interleaved=False, layers=tuple(layers))
 
 
 def read_outline(document: dict[str, Any]) -> Outline:
@@ -144,8 +144,9 @@ def read_outline(document: dict[str, Any]) -> Outline:
     if kind is None:
         raise ModelError(f"{FILE}: 'model_type' must be one of the supported {', '.join(KINDS)}, got {shorten(type_)}.")
     if not kind.section:
-        return _Reading(Settings(FILE, document, kind.defaults), kind).outline()
-    whole = Settings(FILE, document, {})
+        whole = Settings(FILE, document, kind.defaults)
+        return _Reading(whole, whole, kind).outline()
+    whole = Settings(FILE, document, {"tie_word_embeddings": kind.ties})
     section = whole.section(kind.section)
     if section is None:  # transformers has others than the defaults of the type then
         raise whole.error(kind.section, "is missing")
@@ -155,7 +156,7 @@ def read_outline(document: dict[str, Any]) -> Outline:
     kind = replace(kind, defaults=KINDS[inner].within, rope=KINDS[inner].rope)
     values = document[kind.section]
     _refuse_quantised(values, kind.method)
-    return _Reading(Settings(FILE, values, kind.defaults, f"{kind.section}."), kind).outline()
+    return _Reading(whole, Settings(FILE, values, kind.defaults, f"{kind.section}."), kind).outline()
 
 
 def _refuse_quantised(document: dict[str, Any], read: str) -> None:
@@ -172,10 +173,15 @@ def _refuse_quantised(document: dict[str, Any], read: str) -> None:
 
 
 class _Reading:
-    """One model's configuration."""
+    """One model's configuration.
 
-    def __init__(self, config: Settings, kind: Kind) -> None:
-        self._config, self._kind = config, kind
+    Args:
+        whole: the file's.
+        config: the language model's; the same where the file is of no more.
+    """
+
+    def __init__(self, whole: Settings, config: Settings, kind: Kind) -> None:
+        self._whole, self._config, self._kind = whole, config, kind
         self._layers = config.integer("num_hidden_layers", high=MAX_LAYERS)
         self._heads = config.integer("num_attention_heads", high=1 << 16)
         self._context = config.integer("max_position_embeddings")
@@ -210,7 +216,8 @@ class _Reading:
             keys |= {WINDOW: max(windows, default=0), PATTERN: memoryview(array("B", map(bool, windows)))}
             windows = ()
         self._check_activation()
-        tied = config.flag("tie_word_embeddings", False)
+        tied = self._whole.flag("tie_word_embeddings", False)
+        config.know("tie_word_embeddings")  # which transformers asks the whole for
         scale = self._attn_scale(head_dim)
         normalise = config.flag("norm_topk_prob", False) if "norm_topk_prob" in kind.reads else None
         config.know(*(("quantization_config", "compression_config") if kind.method else ()))

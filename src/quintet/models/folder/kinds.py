@@ -143,6 +143,7 @@ class Kind:
         local_rope: layers with a window rotate by their own theta, unscaled.
         one_more: norms multiply by 1 + weight.
         section: the key of the language model's configuration inside the whole's; empty = it is the whole.
+        ties: where there is one, what the whole's means by leaving out ``tie_word_embeddings``, which is the one that counts.
         inner: model types that it may name there, whose defaults count; the first one is meant where it names none.
         inside: further defaults of one that is named there: transformers leaves out what is as its class has it.
         prefixes: what tensors' names may begin with.
@@ -161,6 +162,7 @@ class Kind:
     local_rope: bool = False
     one_more: bool = False
     section: str = ""
+    ties: bool = False
     inner: tuple[str, ...] = ()
     inside: Mapping[str, Any] = field(default_factory=dict)
     prefixes: tuple[str, ...] = ("model.",)
@@ -350,6 +352,7 @@ KINDS: Mapping[str, Kind] = {
 
 _SEEING: dict[str, Any] = {
     "section": "text_config",
+    "ties": True,
     "prefixes": ("language_model.model.", "model.language_model."),
     "skipped": ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector."),
 }

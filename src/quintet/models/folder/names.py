@@ -5,20 +5,23 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quintet.errors import ModelError, counted
 from quintet.models.folder import layouts
 from quintet.models.folder.config import Outline
 from quintet.models.folder.kinds import BLOCKS, EACH, SCALES, TOP, Kind, Source
 from quintet.models.folder.safetensors import CODES, StoredTensor
-from quintet.models.layout import OUTPUT, TensorInfo
+from quintet.models.layout import EMBEDDING, OUTPUT, TensorInfo
 from quintet.models.metadata import quoted
 from quintet.models.spec import Made
 
 HEAD = "lm_head.weight"
 BUFFERS = ("rotary_emb.inv_freq", "attention.bias", "attn.masked_bias")
 """Ends of names of what is computed, not learned; old files have it."""
+
+COMPARED = 1 << 20
+"""Numbers of two tensors that are compared in one go."""
 
 Stored = Mapping[str, StoredTensor]
 
@@ -113,12 +116,17 @@ class _Assembly:
         for name in self._spelling.heads():
             if name in self._stored:
                 made = self._one(OUTPUT, name, Source(name))
-                if not self._outline.tied:  # else it is the embedding once more
+                if not (self._outline.tied and self._repeats_embedding(self._stored[name])):
                     yield OUTPUT, made
         for layer in range(self._outline.layers):
             for rest, sources in self._kind.names.items():
                 if place := self._spelling.place(layer, sources):
                     yield f"blk.{layer}.{rest}", self._one(rest, *place)
+
+    def _repeats_embedding(self, head: StoredTensor) -> bool:
+        """What is stored beside the embedding that it should be may be another after all: then it counts, as in transformers."""
+        embedding = self._stored.get(self._spelling.name(EMBEDDING))
+        return embedding is not None and same(embedding, head)
 
     def _one(self, ours: str, name: str, source: Source) -> Assembled:
         if EACH in name:
@@ -184,6 +192,21 @@ def one_more(tensor: StoredTensor) -> Assembled:
     """A norm's weights with the 1 that Gemma adds to them."""
     values = memoryview(array("f", [1 + value for value in floats(tensor)])).cast("B")
     return Assembled(_info("F32", tensor.shape, values.nbytes), (values,))
+
+
+def same(one: StoredTensor, other: StoredTensor) -> bool:
+    """Whether they hold the same numbers; some rows at a time, to the first that differ."""
+    if one.shape != other.shape:
+        return False
+    rows = max(1, COMPARED // one.cols)
+    pairs = ((_rows(one, at, rows), _rows(other, at, rows)) for at in range(0, one.rows, rows))
+    return all((a.type == b.type and bytes(a.data) == bytes(b.data)) or floats(a) == floats(b) for a, b in pairs)
+
+
+def _rows(tensor: StoredTensor, first: int, count: int) -> StoredTensor:
+    """At most ``count`` of them."""
+    size, count = tensor.data.nbytes // tensor.rows, min(count, tensor.rows - first)
+    return replace(tensor, shape=(count, tensor.cols), data=tensor.data[first * size : (first + count) * size])
 
 
 def floats(tensor: StoredTensor) -> tuple[float, ...]:
