@@ -41,5 +41,5 @@ def load_models(source: ModelSource, table: Callable[[], V], progress: Callable[
         return Loaded(runner, table(), name=source.name, fingerprint=fingerprint, cpu=runner.cpu, draft=draft)
     from quintet.backends.native.worker.seeing import load_vision  # only where there is something to see with
 
-    encoder, images, fingerprint = load_vision(Path(source.vision), runner, source.quantize, fingerprint, progress)
+    encoder, images, fingerprint = load_vision(Path(source.vision), path, runner, source.quantize, fingerprint, progress)
     return Loaded(runner, table(), name=source.name, fingerprint=fingerprint, cpu=runner.cpu, encoder=encoder, images=images, draft=draft)

@@ -12,27 +12,29 @@ from quintet.backends.native.worker.weights import Digest
 from quintet.config import Quantize
 from quintet.errors import ModelError
 from quintet.inputs.images.layout import ImageTraits
+from quintet.models.files import file_errors, is_folder, parts
 from quintet.models.opening import open_vision
 from quintet.models.vision.quantize import settled
 
 
 def load_vision(
-    path: Path, runner: NativeRunner, quantize: Quantize, fingerprint: str, progress: Callable[[float], None]
+    path: Path, model: Path, runner: NativeRunner, quantize: Quantize, fingerprint: str, progress: Callable[[float], None]
 ) -> tuple[NativeEncoder, ImageTraits, str]:
     """The encoder, how it sees, and the fingerprint of both models.
 
     Args:
-        path: of an mmproj file, or of the folder that the runner's weights are from.
+        path: of an mmproj file, or of a folder with a whole model.
+        model: of the language model's file or folder.
         runner: of the language model; both compute on its threads.
-        fingerprint: of the language model's files, which a folder's encoder is among.
+        fingerprint: of the language model's files.
 
     Raises:
-        ModelError: the file is unusable, or not for this model.
+        ModelError: a file is unusable, or not for this model.
     """
     file = open_vision(path, runner.hidden)
     if runner.window and file.spec.projector == "gemma3":
         raise ModelError(f"{file.name}: a model whose every layer looks at its last tokens alone cannot see both ways within an image.")
-    digest = None if path.is_dir() else Digest((path,), quantize)
+    digest = _digest(path, model, quantize)
     spec = file.spec
 
     def told(share: float) -> None:
@@ -49,3 +51,11 @@ def load_vision(
     if digest is not None:
         fingerprint = f"fp_{hashlib.sha256(f'{fingerprint} {digest.result()}'.encode()).hexdigest()[:10]}"
     return encoder, ImageTraits(spec.projector, spec.image, spec.longest_edge, spec.tokens), fingerprint
+
+
+def _digest(path: Path, model: Path, quantize: Quantize) -> Digest | None:
+    """Of the encoder's files; ``None`` = they are the language model's, which its fingerprint covers."""
+    with file_errors(path):
+        if path.samefile(model):
+            return None
+    return Digest(parts(path) if is_folder(path) else (path,), quantize)
