@@ -51,6 +51,16 @@ def test_a_folder_says_what_its_processor_does(tmp_path: Path) -> None:
         (folder / name).unlink()
 
 
+def test_of_two_files_of_processors_the_one_that_transformers_takes_counts(tmp_path: Path) -> None:
+    """The part of the whole's, if it is there; published folders have a whole's without it."""
+    folder = TINY.write(tmp_path)
+    old, new = {"size": {"longest_edge": 120}}, {"size": {"longest_edge": 180}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(old))
+    for whole, edge in ({"image_processor": new}, 180), ({"image_processor": None}, 120), ({"image_seq_len": 64, **new}, 120):
+        (folder / "processor_config.json").write_text(json.dumps(whole))
+        assert open_vision(folder, 96).spec.longest_edge == edge
+
+
 PUBLISHED: dict[str, dict[str, Any]] = {
     "idefics3": {
         "do_convert_rgb": True,

@@ -155,12 +155,13 @@ def _stored(tensor: StoredTensor) -> Stored:
 
 
 def _processor(folder: Path) -> Settings:
-    """What is done to pixels: of a file of its own, or of one for all that a processor does; empty if there is neither."""
-    for name in (PREPROCESSOR, PROCESSOR):
-        if (folder / name).is_file():
-            found = Settings(name, read_document(folder / name), {})
-            return (found.section("image_processor") or found) if name == PROCESSOR else found
-    return Settings(PREPROCESSOR, {}, {})
+    """What is done to pixels, empty if no file says it. A part of the file for all that a processor does comes before the file of its own,
+    as in transformers: newer versions write the former, and an older one's file may be left beside it."""
+    if (folder / PROCESSOR).is_file():
+        nested = Settings(PROCESSOR, read_document(folder / PROCESSOR), {}).section("image_processor")
+        if nested is not None:
+            return nested
+    return Settings(PREPROCESSOR, read_document(folder / PREPROCESSOR) if (folder / PREPROCESSOR).is_file() else {}, {})
 
 
 def _spec(whole: Settings, processor: Settings, kind: Seeing, text_hidden: int) -> VisionSpec:
