@@ -212,7 +212,7 @@ def test_addresses_that_are_somebodys_own_are_not_public() -> None:
         "100.64.0.1",
         "224.0.0.1",
     )
-    own += ("255.255.255.255", "192.0.2.1", "198.18.0.1", "240.0.0.1")
+    own += ("255.255.255.255", "192.0.2.1", "198.18.0.1", "240.0.0.1", "192.0.0.1", "192.0.0.8", "192.0.0.170", "192.88.99.1")
     for address in own:
         four = int(ipaddress.IPv4Address(address))
         assert not public(address)
@@ -220,12 +220,17 @@ def test_addresses_that_are_somebodys_own_are_not_public() -> None:
             f"::ffff:{address}",
             f"::{address}",
             f"64:ff9b::{address}",
+            f"64:ff9b:1::{address}",
+            f"64:ff9b:1:ffff::{address}",
+            f"::ffff:0:{address}",
             str(ipaddress.IPv6Address((0x2002 << 112) | (four << 80))),
         ):
             assert not public(inside), inside
     for address in ("::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1", "fd12::1", "ff02::1", "2001:db8::1", "fec0::1", "nonsense", ""):
         assert not public(address), address
-    for address in ("93.184.216.34", "8.8.8.8", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8"):
+    for address in ("64:ff9b:1::8.8.8.8", "::ffff:0:8.8.8.8", "100::1", "100:0:0:1::1", "3fff::1", "5f00::1"):
+        assert not public(address), address
+    for address in ("93.184.216.34", "8.8.8.8", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "192.0.0.9", "192.0.0.10"):
         assert public(address), address
 
 

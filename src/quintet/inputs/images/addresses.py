@@ -13,6 +13,20 @@ _URL = re.compile(r"https?://[!#-\[\]-~]+", re.IGNORECASE)  # printable ASCII, w
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 _ENTRY = re.compile(r"(?:\*|(?:\*\.)?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)(?::\d{1,5})?")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_OWN = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        "192.0.0.0/24",  # of protocols, of which the two below are reached from anywhere
+        "192.88.99.0/24",  # the nearest relay of 6to4
+        "64:ff9b:1::/48",  # IPv4 addresses in a network's own NAT64
+        "::ffff:0:0:0/96",  # IPv4 addresses that a translator stands for
+        "100:0:0:1::/64",  # nowhere
+        "3fff::/20",  # of examples
+        "5f00::/16",  # segments of a network's own routes
+    )
+)
+"""Nobody's on the internet by IANA's tables of special addresses, whatever Python's release has of them."""
+_ANYONES = frozenset(map(ipaddress.ip_address, ("192.0.0.9", "192.0.0.10")))
 
 
 class Target(NamedTuple):
@@ -75,6 +89,8 @@ def public(address: str) -> bool:
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
+        return False
+    if ip not in _ANYONES and any(ip in network for network in _OWN):
         return False
     if isinstance(ip, ipaddress.IPv4Address):
         return ip.is_global and not ip.is_multicast
