@@ -161,6 +161,14 @@ def test_listed_layers_are_not_rotated(tmp_path: Path) -> None:
     assert [layer.rope for layer in spec_of(tmp_path, smol, no_rope_layer_interval=2).layers] == [0, -1, 0, -1, 0]
 
 
+def test_smollm3s_windows_are_those_that_it_lists_asked_for_or_not_and_else_those_of_layers_without_a_rotation(tmp_path: Path) -> None:
+    smol = next(replace(spec, types=(Type.BF16,)) for spec in FAMILIES if spec.name == "smollm3")
+    types = ["sliding_attention"] * 2 + ["full_attention"] * 3
+    for listed, asked, want in (types, False, [9, 9, 0, 0, 0]), (types, True, [9, 9, 0, 0, 0]), (None, True, [0, 0, 0, 9, 0]):
+        assert windows(spec_of(tmp_path, smol, layer_types=listed, use_sliding_window=asked, sliding_window=9)) == want
+    assert "'sliding_window' is missing" in refused(folder_of(tmp_path, smol, layer_types=types))
+
+
 def test_experts_weights_sum_to_1_where_the_file_says_so(tmp_path: Path) -> None:
     experts = next(replace(spec, types=(Type.BF16,)) for spec in FAMILIES if spec.name == "olmoe")
     for flag in (True, False):

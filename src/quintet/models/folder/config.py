@@ -269,6 +269,7 @@ class _Reading:
         if how == "none":
             return ()
         asked = config.flag("use_sliding_window", False) if how in ("asked", "late", "unrotated") else True
+        listed = how == "listed" or (how == "unrotated" and bool(types))
         late = config.integer("max_window_layers", 28, low=0) if how == "late" else 0
         period = self._period()
         if types:
@@ -277,8 +278,8 @@ class _Reading:
             seen = [(i + 1) % period != 0 for i in range(self._layers)]
         else:
             seen = [i in unrotated if how == "unrotated" else i >= late for i in range(self._layers)]
-        must = how == "listed" and any(seen)
-        size = config.integer("sliding_window") if asked and (must or "sliding_window" in config) else 0
+        must = listed and any(seen)
+        size = config.integer("sliding_window") if must or (asked and "sliding_window" in config) else 0
         config.know("sliding_window")
         # Nothing is ever out of a window as long as the context: it is none, but where layers with a window rotate by their own theta.
         if not size or (size >= self._context and not self._kind.local_rope):

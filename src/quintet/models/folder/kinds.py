@@ -125,7 +125,8 @@ _OAI = (
 
 Windowed = Literal["none", "all", "asked", "late", "listed", "unrotated"]
 """Layers that ``sliding_window`` is about: none (there is no such key), all, all or none as ``use_sliding_window`` asks, those from
-``max_window_layers`` on if it asks, those that ``layer_types`` lists, those without a rotation if it asks."""
+``max_window_layers`` on if it asks, those that ``layer_types`` lists, those without a rotation if it asks. Of the last, ``layer_types``
+decides where it is there."""
 
 
 @dataclass(frozen=True, slots=True)
