@@ -221,7 +221,7 @@ class _Reading:
         scale = self._attn_scale(head_dim)
         normalise = config.flag("norm_topk_prob", False) if "norm_topk_prob" in kind.reads else None
         config.know(*(("quantization_config", "compression_config") if kind.method else ()))
-        self._refuse_unasked()
+        refuse_unasked(config, {**NEUTRAL, **kind.neutral})
         values: dict[str, Value] = {"general.architecture": kind.architecture}
         values |= {f"{kind.architecture}.{key}": value for key, value in keys.items()}
         metadata = Metadata(FILE, values)
@@ -321,9 +321,17 @@ class _Reading:
         scalar = self._config.real("query_pre_attn_scalar")
         return 0.0 if scalar == head_dim else scalar**-0.5
 
-    def _refuse_unasked(self) -> None:
-        for key, value in self._config.unasked().items():
-            neutral = {**NEUTRAL, **self._kind.neutral}.get(key, ())
-            if key in MEANINGLESS or key.startswith("_") or any(value == one and type(value) is type(one) for one in neutral):
-                continue
-            raise self._config.error(key, "asks for something that is not implemented", value)
+
+def refuse_unasked(config: Settings, neutral: Mapping[str, tuple[Any, ...]], meaningless: frozenset[str] = MEANINGLESS) -> None:
+    """
+    Args:
+        neutral: see ``NEUTRAL``.
+        meaningless: see ``MEANINGLESS``.
+
+    Raises:
+        ModelError: nobody asked for a key that may ask for something.
+    """
+    for key, value in config.unasked().items():
+        if key in meaningless or key.startswith("_") or any(value == one and type(value) is type(one) for one in neutral.get(key, ())):
+            continue
+        raise config.error(key, "asks for something that is not implemented", value)

@@ -11,6 +11,7 @@ from typing import Any
 
 from quintet.errors import ModelError
 from quintet.models.files import Map
+from quintet.models.folder.config import MEANINGLESS, NEUTRAL, refuse_unasked
 from quintet.models.folder.documents import Settings, is_real, read_document
 from quintet.models.folder.files import CONFIG, PREPROCESSOR, PROCESSOR, weights
 from quintet.models.folder.kinds import KINDS
@@ -109,6 +110,39 @@ KEYS = {
     "layers": "num_hidden_layers",
 }
 LARGEST = {"image": 1 << 13, "patch": 1 << 8, "hidden": 1 << 14, "heads": 1 << 10, "ffn": 1 << 17, "layers": 1 << 9}
+_DUMPED = frozenset(
+    {
+        *("bad_words_ids", "begin_suppress_tokens", "cross_attention_hidden_size", "diversity_penalty", "early_stopping", "epsilon_cutoff"),
+        *("encoder_no_repeat_ngram_size", "eta_cutoff", "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id"),
+        *("length_penalty", "no_repeat_ngram_size", "num_beam_groups", "num_return_sequences", "output_scores", "penalty_alpha"),
+        *("remove_invalid_values", "return_dict_in_generate", "suppress_tokens", "tf_legacy_loss", "tie_encoder_decoder", "typical_p"),
+    }
+)
+"""Keys of generating text, which older versions of transformers wrote into every part of a file."""
+_OF_ENCODER = (
+    MEANINGLESS
+    | _DUMPED
+    | {
+        *("max_image_size", "size"),  # the processor's, which its own file says
+        *("vision_use_head", "tie_word_embeddings", "use_base_siglip"),  # of parts that there are none of here
+        *("initializer_factor", "num_image_tokens", "projection_dim", "projector_hidden_act"),
+    }
+)
+"""Keys that say nothing about how an encoder computes."""
+_OF_PROCESSOR = frozenset(
+    {
+        *("image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "transformers_version"),
+        *("image_seq_length", "image_seq_len", "image_token", "chat_template"),  # as config.json and the tokenizer have it
+        *("do_convert_rgb", "do_pad", "pad_size", "return_row_col_info"),  # all are RGB, and there is one image at a time
+        *("data_format", "input_data_format", "return_tensors", "device", "disable_grouping", "default_to_square", "size_divisor"),
+        *("crop_size", "pan_and_scan_min_crop_size", "pan_and_scan_max_num_crops", "pan_and_scan_min_ratio_to_activate"),  # if it did that
+        *("video_sampling", "video_size", "video_metadata", "video_processor_type", "return_metadata"),
+        *("fps", "num_frames", "max_frames", "do_sample_frames"),  # of videos
+    }
+)
+"""Keys that say nothing of what becomes of an image."""
+_UNDONE: Mapping[str, tuple[Any, ...]] = dict.fromkeys(("do_center_crop", "do_pan_and_scan"), (False,))
+"""What a processor may be told not to do."""
 
 
 def sees(folder: Path) -> bool:
@@ -174,8 +208,7 @@ def _spec(whole: Settings, processor: Settings, kind: Seeing, text_hidden: int) 
     edge = TILES * sizes["image"]
     if kind.projector == "idefics3":
         scale = whole.integer("scale_factor", 2)
-        size = processor.section("size")
-        edge = size.integer("longest_edge", edge, high=1 << 16) if size else edge
+        edge = _longest_edge(processor, edge)
     else:
         tokens = whole.integer("mm_tokens_per_image", 256)
         side = sizes["image"] // sizes["patch"]
@@ -194,7 +227,20 @@ def _spec(whole: Settings, processor: Settings, kind: Seeing, text_hidden: int) 
         std=std,
         longest_edge=edge,
     )
+    refuse_unasked(config, NEUTRAL, _OF_ENCODER)
+    refuse_unasked(processor, _UNDONE, _OF_PROCESSOR)
     return check_sizes(spec, text_hidden, lambda name, rule, got: config.error(KEYS.get(name, name), rule, got))
+
+
+def _longest_edge(processor: Settings, usual: int) -> int:
+    """Beside it other keys of a size say nothing; without it they say another."""
+    size = processor.section("size")
+    if size is None:
+        return usual
+    edge = size.integer("longest_edge", usual, high=1 << 16)
+    if "longest_edge" not in size:
+        refuse_unasked(size, {}, frozenset())
+    return edge
 
 
 def _require_implemented(processor: Settings, kind: Seeing, image: int) -> None:
@@ -206,10 +252,12 @@ def _require_implemented(processor: Settings, kind: Seeing, image: int) -> None:
         raise processor.error("rescale_factor", "must be 1/255; others are not implemented", processor.get("rescale_factor"))
     edges = {"max_image_size": ("longest_edge",)} if kind.projector == "idefics3" else {"size": ("height", "width")}
     for name, keys in edges.items():
-        section = processor.section(name)
-        for key in keys if section else ():
-            if section and (found := section.get(key)) is not None and found != image:
+        if (section := processor.section(name)) is None:
+            continue
+        for key in keys:
+            if (found := section.get(key)) is not None and found != image:
                 raise section.error(key, f"must be {image}, the edge of a tile, which is the encoder's {KEYS['image']}", found)
+        refuse_unasked(section, {}, frozenset())
 
 
 def _colours(processor: Settings, key: str) -> Colours:
