@@ -223,6 +223,26 @@ def test_what_a_run_left_that_was_killed_while_it_removed_its_folder_is_in_nobod
     assert (here / "out.jsonl").exists() and not left.exists()
 
 
+@pytest.mark.parametrize("name", ["out.jsonl.batch", "out.jsonl.batch.done"])
+@pytest.mark.parametrize("within", ["notes.txt", "files/notes.txt", "files/input/notes.txt", "lock/notes.txt", "", "link"])
+def test_what_is_in_the_place_of_a_batchs_folder_and_was_put_there_by_nobody_of_ours_is_refused_and_stays(
+    name: str, within: str, here: Path, command: Command
+) -> None:
+    place, foreign = here / name, here / name / within
+    if within == "link":
+        (here / "elsewhere").mkdir()
+        place.symlink_to("elsewhere")
+    else:
+        foreign.parent.mkdir(parents=True, exist_ok=True)
+        foreign.write_text("keep")
+    before = sorted(here.rglob("*"))
+    code, out, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", "--toy")
+    what = "no folder" if within in ("", "link") else f"a folder with {within} in it"
+    ending = ", and is to be a batch's, which is removed when all is done; give another --output."
+    assert (code, out, err) == (1, "", f"error: {name} is {what}{ending}\n")
+    assert sorted(here.rglob("*")) == before and (within == "link" or foreign.read_text() == "keep")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

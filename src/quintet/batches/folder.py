@@ -8,6 +8,7 @@ import fcntl
 import os
 import re
 import secrets
+from collections.abc import Collection
 from pathlib import Path
 
 from quintet.errors import QuintetError
@@ -20,6 +21,9 @@ SWEEP_S = 3600.0
 
 _OURS = re.compile(r"[0-9a-f]{24}\.draft|file-[0-9a-f]{32}")
 """Names that ``draft`` gives, and ids of files."""
+
+_PARTS = re.compile(r"batches\.sqlite(-journal|-shm|-wal)?|lock|files")
+"""All that is in a folder, beside the contents."""
 
 _BLANKS = b" \t\r\v\f"
 """With a line break, what ``bytes.strip`` takes away: alone on a line they make it blank."""
@@ -159,6 +163,24 @@ class Folder:
 def in_use(path: Path) -> FolderInUseError:
     """What is told where another server has the batches."""
     return FolderInUseError(f"{path} is in use by another server; give this one a --batch-dir of its own.")
+
+
+def strange(path: Path, known: Collection[str]) -> Path | None:
+    """Something that no ``Folder`` has put there: in the folder that is there, or the path itself; ``None`` = nothing.
+
+    Args:
+        path: a link to a folder is none: whoever made it wants what is behind it.
+        known: names of contents that are no ids of files.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        return path
+    contents = path / "files"
+    for folder, folders, files in os.walk(path):
+        for found in (Path(folder, name) for name in sorted(folders + files)):
+            usual = _PARTS if found.parent == path else _OURS
+            if not usual.fullmatch(found.name) and not (found.parent == contents and found.name in known):
+                return found
+    return None
 
 
 class Draft:

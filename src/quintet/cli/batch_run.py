@@ -19,7 +19,7 @@ import uvloop
 
 from quintet.batch import ENDED, Batch, File, NewBatch, Purpose, Status
 from quintet.batches.desk import Desk
-from quintet.batches.folder import Folder
+from quintet.batches.folder import Folder, strange
 from quintet.batches.runner import Runner
 from quintet.batches.validation import Limits
 from quintet.cli import engines, fleet
@@ -116,10 +116,22 @@ def _check(options: BatchOptions) -> None:
         with _usable(path):
             if not path.parent.is_dir():
                 raise OptionError(f"{path.parent} is no folder.")
-    with _usable(options.done):
-        options.done.is_dir()  # the longest name of all
+    with _usable(options.done):  # the longest name of all
+        for folder in (options.work, options.done):
+            _require_ours(folder)
         if not options.work.exists():
             _require_free(options)  # before a folder is made
+
+
+def _require_ours(folder: Path) -> None:
+    """
+    Raises:
+        OptionError: it is no batch's, or has something else in it, which would be removed with it.
+    """
+    found = strange(folder, {_INPUT})
+    if found is not None:
+        what = "no folder" if found == folder else f"a folder with {found.relative_to(folder)} in it"
+        raise OptionError(f"{folder} is {what}, and is to be a batch's, which is removed when all is done; give another --output.")
 
 
 def _require_free(options: BatchOptions) -> None:
