@@ -94,6 +94,15 @@ def test_only_what_arrived_in_a_time_and_by_a_key(ledger: Path) -> None:
     assert (requests("--key", ADA), requests("--key", "ffffffff")) == (2, 0)
 
 
+@pytest.mark.parametrize("option", ["--since", "--until"])
+def test_a_time_inside_a_day_of_which_only_sums_are_kept_is_refused(ledger: Path, option: str) -> None:
+    for time in ("1970-01-01T00:00:01", "1970-01-01T23:59:59.9"):
+        error = usage("--ledger", ledger, option, time).exception
+        assert isinstance(error, QuintetError) and str(error) == f"{option}: 1970-01-01 is kept as a whole day only."
+    assert usage("--ledger", ledger, option, "1970-01-01T01:00+01:00").exception is None, "its beginning is none inside"
+    assert usage("--ledger", ledger, option, "1970-01-01T12:00", "--key", BEN).exception is None, "this key has no sum of that day"
+
+
 def test_the_ledger_is_a_setting_like_others(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUINTET_LEDGER", str(ledger))
     assert len(usage().output.splitlines()) == 4

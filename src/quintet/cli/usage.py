@@ -43,9 +43,10 @@ def report(file: Path | None, by: str, since: str | None, until: str | None, key
     """Print what was used.
 
     Raises:
-        OptionError: a malformed option, or a ledger that cannot be read.
+        OptionError: a malformed option, a ledger that cannot be read, or a time inside a day of which it has only sums.
     """
-    from quintet.ledger.report import FORMS, GROUPS, Query, usage  # a server, which is told how to keep one, needs none of it to start
+    # A server, which is told how to keep one, needs none of it to start.
+    from quintet.ledger.report import FORMS, GROUPS, Query, WholeDayError, usage
 
     if file is None:
         raise OptionError("--ledger FILE must say which ledger.")
@@ -57,7 +58,10 @@ def report(file: Path | None, by: str, since: str | None, until: str | None, key
     first = parse_time(since, "--since") if since is not None else 0.0
     last = parse_time(until, "--until") if until is not None else float("inf")
     with telling({"--ledger": file}):
-        rows = usage(file, Query(groups, first, last, key))
+        try:
+            rows = usage(file, Query(groups, first, last, key))
+        except WholeDayError as error:
+            raise OptionError(f"{'--since' if error.time == first else '--until'}: {error}") from None
     sys.stdout.write(FORMS[form](groups, rows))
 
 

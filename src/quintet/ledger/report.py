@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quintet.errors import QuintetError
 from quintet.ledger.schema import ARRIVED_ON, LedgerError, read
 
 GROUPS = ("key", "model", "day", "dialect", "state")
@@ -23,6 +25,9 @@ _ROWS = f"""
     SELECT key, model, day, dialect, state, CAST(strftime('%s', day) AS REAL) AS arrived, requests, prompt, completion, cached, reasoning
     FROM totals WHERE CAST(strftime('%s', day) AS REAL) >= :since AND CAST(strftime('%s', day) AS REAL) < :until
 """  # noqa: S608  # the day is words of ours
+_DAY_IN_TOTALS = """
+    SELECT day FROM totals WHERE day = date(CAST(:time AS INTEGER), 'unixepoch') AND CAST(strftime('%s', day) AS REAL) < :time
+      AND (:key IS NULL OR key = :key) LIMIT 1"""
 _SUMS = """coalesce(sum(requests), 0), coalesce(sum(prompt), 0), coalesce(sum(completion), 0), coalesce(sum(cached), 0),
            coalesce(sum(reasoning), 0), coalesce(sum(prompt + completion), 0)"""
 
@@ -33,7 +38,7 @@ class Query:
 
     Args:
         by: some of ``GROUPS``.
-        since, until: Unix times: arrived from the first on, and before the second. What is only kept by days counts where its day begins.
+        since, until: Unix times: arrived from the first on, and before the second.
         key: of this ``Caller.id`` alone.
     """
 
@@ -43,11 +48,25 @@ class Query:
     key: str | None = None
 
 
+class WholeDayError(QuintetError):
+    """A bound of time is inside a day of which only sums are kept: what of them arrived before it, nobody knows.
+
+    Args:
+        time: the bound, a Unix time.
+        day: as a date.
+    """
+
+    def __init__(self, time: float, day: str) -> None:
+        self.time, self.day = time, day
+        super().__init__(f"{day} is kept as a whole day only.")
+
+
 def usage(file: Path, query: Query) -> list[tuple[str | int, ...]]:
     """A row for each group, ordered: its words, then the sums. One moment of the file, whatever is being written.
 
     Raises:
         LedgerError: see ``schema.read``; or it cannot be read.
+        WholeDayError: ``since`` or ``until`` is inside a day of which, for this key, only sums are kept.
         ValueError: it is grouped by something that is no group: these words become part of a statement.
     """
     if unknown := set(query.by) - set(GROUPS):
@@ -59,6 +78,10 @@ def usage(file: Path, query: Query) -> list[tuple[str | int, ...]]:
         sql += f" GROUP BY {groups} ORDER BY {groups}"
     connection = read(file)
     try:
+        connection.execute("BEGIN")  # meanwhile no day becomes a sum
+        for time in filter(math.isfinite, (query.since, query.until)):
+            if found := connection.execute(_DAY_IN_TOTALS, {"time": time, "key": query.key}).fetchone():
+                raise WholeDayError(time, *found)
         return connection.execute(sql, {"since": query.since, "until": query.until, "key": query.key}).fetchall()
     except sqlite3.Error as error:
         raise LedgerError(f"{file}: {error}.") from None
