@@ -22,8 +22,10 @@ from tests.e2e.test_serve_command import PATIENCE_S, served
 from tests.reference.tiny_model import TinySpec, write_tiny
 from tests.support.command import command
 
+from quintet.cli.asking import Server, parse_url, require_model
 from quintet.cli.console import OptionError
 from quintet.cli.evaluate import EvalOptions, arguments
+from quintet.conformance.item import Call, Reply
 
 HARNESS = """#!{python}
 import json, os, sys, time, urllib.request
@@ -151,6 +153,33 @@ def test_a_server_that_runs_is_asked_by_its_url_with_its_key(path: str, tmp_path
         assert about["base_url"] == f"{one.url}/v1/completions"
         assert (about["model"], about["tokenizer_backend"], about["tokenizer"]) == ("mine", "huggingface", "gpt2")
         assert one.post({"prompt": "x", "max_tokens": 1}, Authorization="Bearer key-of-the-evaluation")[0] == 200, "it serves on"
+
+
+def test_a_server_that_is_not_there_or_lacks_the_model_is_told_before_lm_eval_runs(path: str) -> None:
+    run = evaluate("toy", "task", "--url", "http://127.0.0.1:9/v1", PATH=path)
+    said = "error: http://127.0.0.1:9/v1: the connection failed: Connection refused.\n"
+    assert (run.returncode, run.stdout, run.stderr) == (1, "", said)
+    with served("--toy", "--api-key", "key-of-the-evaluation") as one:
+        url = f"{one.url}/v1"
+        run = evaluate("org/none", "task", "--url", url, PATH=path, QUINTET_CLIENT_KEY="key-of-the-evaluation")
+        assert (run.returncode, run.stdout, run.stderr) == (1, "", f"error: {url} has no model 'org/none' (status 404).\n")
+        run = evaluate("toy", "task", "--url", url, PATH=path)
+        said = f"error: {url}/models is not shown without a key (status 401); give one with --key.\n"
+        assert (run.returncode, run.stdout, run.stderr) == (1, "", said)
+
+
+@pytest.mark.parametrize(("body", "asked"), [(b'{"data": []}', 2), (b'[{"id": "it"}, {}]', 1), (b'{"data": [7]}', 1), (b"<html>", 1)])
+def test_what_is_no_list_of_models_says_nothing_of_one(body: bytes, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server without such a list was always evaluated; one with an empty list is asked for the model itself."""
+    paths = list[str]()
+
+    def send(_: Server, call: Call) -> Reply:
+        paths.append(call.path)
+        return Reply(200, {}, body)
+
+    monkeypatch.setattr(Server, "send", send)
+    require_model(Server(parse_url("http://x/v1"), "", 1.0), "it")
+    assert paths == ["/v1/models", "/v1/models/it"][:asked]
 
 
 def test_the_exit_status_is_lm_evals_and_failed_results_are_not_kept(path: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import ssl
 import time
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from quintet import __version__
 from quintet.cli.console import OptionError
@@ -124,6 +124,32 @@ def first_model(server: Server) -> str:
     Raises:
         UnusableServerError: it lists none, or not to whoever has this key or none.
     """
+    reply, names = _listed(server)
+    if not names:
+        raise UnusableServerError(f"{server.base.geturl()}/models lists no model (status {reply.status}); name one with --model.")
+    return names[0]
+
+
+def require_model(server: Server, name: str) -> None:
+    """Whether a server that has no list has the model, only a completion can tell.
+
+    Raises:
+        UnusableServerError: it has no such model, or does not tell whoever has this key or none.
+    """
+    _, names = _listed(server)
+    if names is not None and name not in names:  # which may be another name of one
+        reply = server.send(Call("GET", f"{server.base.path}/models/{quote(name, safe='')}"))
+        if reply.problem or reply.status != 200:
+            told = reply.problem or f"status {reply.status}"
+            raise UnusableServerError(f"{server.base.geturl()} has no model {shorten(name)} ({told}).")
+
+
+def _listed(server: Server) -> tuple[Reply, list[str] | None]:
+    """The answer to who asks for the list of models, and their names; ``None`` = it is no such list.
+
+    Raises:
+        UnusableServerError: nobody answers, or not to whoever has this key or none.
+    """
     reply = server.send(Call("GET", f"{server.base.path}/models"))
     if reply.problem:
         raise UnusableServerError(f"{server.base.geturl()}: {reply.problem}.")
@@ -133,6 +159,6 @@ def first_model(server: Server) -> str:
     try:
         found = json.loads(reply.body)
         listed = found if isinstance(found, list) else found["data"]
-        return str(listed[0]["id"])
-    except (ValueError, RecursionError, KeyError, IndexError, TypeError):
-        raise UnusableServerError(f"{server.base.geturl()}/models lists no model (status {reply.status}); name one with --model.") from None
+        return reply, [str(one["id"]) for one in listed if "id" in one]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return reply, None

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from quintet.cli import vllm
-from quintet.cli.asking import Server, first_model, parse_url
+from quintet.cli.asking import Server, first_model, parse_url, require_model
 from quintet.cli.configuration import OTHER_VARIABLES, PREFIX
 from quintet.cli.console import OptionError
 from quintet.conformance.item import Call
@@ -153,7 +153,10 @@ def _ended(process: subprocess.Popen[Any], number: int) -> None:
 def _run(command: Sequence[str], options: EvalOptions, url: str) -> int:
     base = parse_url(url)
     server = Server(base, options.key, 60.0)
-    model = options.model if options.url and options.model else first_model(server)
+    model = options.model if options.url else ""
+    if model:
+        require_model(server, model)
+    model = model or first_model(server)
     begins = _begins(server, model)
     if not options.tokenizer:
         _require_tokenizer(server, model)
