@@ -70,6 +70,14 @@ def test_arrivals_and_answers_that_are_no_streams(server: Served) -> None:
     assert found["summary"]["gap_ms"] == {}
 
 
+def test_each_load_has_requests_of_its_own_unless_a_seed_is_given_and_the_seed_is_told(server: Served) -> None:
+    """A prefix cache has the prompts of the last one."""
+    words = "-n", "1", "--max-tokens", "2"
+    seeds = [told(bench(server.url, *words, *more, "--json"))["seed"] for more in ((), (), ("--seed", "7"), ("--seed", "0"))]
+    assert len({*seeds}) == 4 and seeds[2:] == [7, 0]
+    assert ", seed 7\n" in bench(server.url, *words, "--seed", "7").stdout
+
+
 def test_a_time_ends_it_and_people_get_figures_charts_and_a_picture(server: Served, tmp_path: Path) -> None:
     file = tmp_path / "report.svg"
     program = [sys.executable, "-m", "quintet", "bench", server.url, "--duration", "1s", "--max-tokens", "16", "--svg", str(file)]
@@ -242,15 +250,16 @@ def test_usage_is_asked_for_where_the_page_has_it() -> None:
     assert "stream_options" not in next(benching.bodies("together", LOAD, 0))
 
 
+SETTINGS = {"clients": 2, "rate": 0.0, "seed": 7}
+
+
 def made(*times: float, due: float = 0.0, error: str = "", status: int = 200) -> Trace:
     return Trace(due, times=list(times), tokens=2 * len(times), status=status, error=error, end=max(times, default=due))
 
 
 def test_a_report_of_a_slow_server_is_as_wide_as_any_other() -> None:
     traces = [made(0.5, 2.5), made(1234.5, 1250.0)]
-    found = Measured(
-        url="u", page="openai", model="m", settings={"clients": 2, "rate": 0.0}, summary=summary(traces), traces=traces, busy=0.1
-    )
+    found = Measured(url="u", page="openai", model="m", settings=SETTINGS, summary=summary(traces), traces=traces, busy=0.1)
     scales = [line for line in drawn(found, color=False).splitlines() if "ms or more" in line]
     assert [len(line) for line in scales] == [100, 100]
 
@@ -260,7 +269,7 @@ def test_a_report_shows_a_models_name_in_printable_characters() -> None:
         url="u",
         page="openai",
         model="m[b]\x1b]0;hi",
-        settings={"clients": 2, "rate": 0.0},
+        settings=SETTINGS,
         summary=summary([made(0.5)]),
         traces=[made(0.5)],
         busy=0.1,
@@ -272,9 +281,7 @@ def test_a_report_tells_failures_by_kind_and_a_load_that_was_busy_itself() -> No
     lost = "no connection: [Errno 111] Connection refused", "status 503: full", "not ended after 5 s"
     bad = [made(error=lost[0], status=0), made(error=lost[1], status=503), made(error=lost[1], status=503), made(1.0, error=lost[2])]
     traces = [made(0.5, 1.5, 1.75), made(2.5, due=0.25), *bad]
-    found = Measured(
-        url="u", page="openai", model="m", settings={"clients": 2, "rate": 0.0}, summary=summary(traces), traces=traces, busy=0.9
-    )
+    found = Measured(url="u", page="openai", model="m", settings=SETTINGS, summary=summary(traces), traces=traces, busy=0.9)
     text = drawn(found, color=False)
     assert "4 requests failed: status 503 2, no connection 1, timed out 1" in text
     assert "90% of a core" in text

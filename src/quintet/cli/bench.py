@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -88,6 +89,11 @@ class LoadOptions:
     extra: Body
     seed: int
     warm_up: int
+
+
+def fresh_seed() -> int:
+    """A load that nobody has put on before: a server's prefix cache would have the prompts of one."""
+    return secrets.randbits(32)
 
 
 def parse_span(text: str, option: str) -> tuple[int, int]:

@@ -92,7 +92,9 @@ class Measured:
         how = counted(load["clients"], "client") if load["clients"] else f"{counted(format(load['rate'], 'g'), 'arrival')} per second"
         ended, tokens = counted(told["requests"] - told["failed"], "answer"), counted(told["tokens"], "token")
         parts: list[RenderableType] = [
-            Text(f"{self.url} as {self.page}, model {_printable(self.model)}: {how}, {told['wall_s']:g} s", style="bold"),
+            Text(
+                f"{self.url} as {self.page}, model {_printable(self.model)}: {how}, {told['wall_s']:g} s, seed {load['seed']}", style="bold"
+            ),
             Text(f"{ended}, {self._per_second:g} per second; {tokens}, {told['tokens_per_s']:g} per second"),
         ]
         if told["failed"]:

@@ -68,7 +68,7 @@ def top(url: str, *, key: str, interval: float, once: bool, as_json: bool) -> in
 @click.option("--same-prefix", type=click.IntRange(0), default=0, help="So many of these are the same in all, for a prefix cache.")
 @click.option("--stream/--no-stream", default=True, help="Whether answers are streams.")
 @click.option("--extra", metavar="JSON", default="{}", help='More members of each body, such as {"ignore_eos": true}.')
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same requests at the same times.")
+@click.option("--seed", type=int, help="Same seed, same requests at the same times; by default another each time, which the report tells.")
 @click.option("--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Requests before those that count.")
 @_timeout
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -88,7 +88,7 @@ def bench(
     same_prefix: int,
     stream: bool,
     extra: str,
-    seed: int,
+    seed: int | None,
     warm_up: int,
     timeout: float,
     as_json: bool,
@@ -113,7 +113,7 @@ def bench(
         same_prefix=same_prefix,
         stream=stream,
         extra=bench.parse_extra(extra),
-        seed=seed,
+        seed=bench.fresh_seed() if seed is None else seed,
         warm_up=warm_up,
     )
     return bench.bench(bench.BenchOptions(url=url, page=page, key=key, model=model, timeout=timeout, as_json=as_json, svg=svg), load)
