@@ -113,6 +113,23 @@ def test_every_line_is_computed_by_the_model_of_a_file_whatever_model_it_names(h
     assert len({answer["system_fingerprint"] for answer in answers}) == 1
 
 
+def test_a_line_without_a_seed_has_the_same_text_whatever_a_model_is_called_and_in_whose_words_it_is_asked(
+    here: Path, command: Command
+) -> None:
+    for name in ("tiny", "renamed"):
+        write_tiny(here / f"{name}.gguf", TinySpec("tiny"))
+    (here / "in.jsonl").write_text(json.dumps({**LINES[0], "body": {"prompt": "x", "temperature": 1, "max_tokens": 8}}))
+
+    def text(*more: str, model: str = "tiny", dialect: str = "openai") -> str:
+        words = "--model", f"./{model}.gguf", "--dialect", dialect, "--offline", "--threads", "1", *more
+        (here / "out.jsonl").unlink(missing_ok=True)
+        code, _, err = command("batch", "run", "in.jsonl", "-o", "out.jsonl", *words)
+        assert code == 0, err
+        return str(json.loads((here / "out.jsonl").read_text())["response"]["body"]["choices"][0]["text"])
+
+    assert text() == text(model="renamed") == text(dialect="together") != text("--seed", "1")
+
+
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder "other" is another file system: nothing is renamed into it, or out of it."""

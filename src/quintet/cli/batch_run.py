@@ -202,7 +202,7 @@ async def _require_same(desk: Desk, options: BatchOptions, about: Mapping[str, s
     )
 
 
-async def _begin(desk: Desk, folder: Folder, options: BatchOptions, about: Mapping[str, str], engine: Mapping[str, str]) -> Batch:
+async def _begin(desk: Desk, folder: Folder, options: BatchOptions, about: Mapping[str, str], engine: Mapping[str, str]) -> None:
     """Another run goes on with it from here on."""
     made = _batch(options, about, engine)
     draft = folder.draft()
@@ -225,7 +225,6 @@ async def _begin(desk: Desk, folder: Folder, options: BatchOptions, about: Mappi
     )
     await desk.do(lambda store: store.add_file(kept))
     await desk.do(lambda store: store.add_batch(made, 1))
-    return made
 
 
 def _batch(options: BatchOptions, about: Mapping[str, str], engine: Mapping[str, str]) -> Batch:
@@ -237,8 +236,10 @@ def _batch(options: BatchOptions, about: Mapping[str, str], engine: Mapping[str,
     )
 
 
-def _seed(batch: Batch) -> Callable[[int], int]:
-    return lambda line: int.from_bytes(hashlib.sha256(f"{batch.id}/{line}/seed".encode()).digest()[:8]) >> (64 - FRESH_SEED_BITS)
+def _seed(about: Mapping[str, str]) -> Callable[[int], int]:
+    """Of a line's number. Neither what a model is called nor in whose words it is asked makes other texts."""
+    name = f"{about['sha256']}/{about['seed']}"
+    return lambda line: int.from_bytes(hashlib.sha256(f"{name}/{line}".encode()).digest()[:8]) >> (64 - FRESH_SEED_BITS)
 
 
 async def _compute(served: fleet.Fleet, desk: Desk, folder: Folder, options: BatchOptions, about: Mapping[str, str]) -> Batch | None:
@@ -255,8 +256,9 @@ async def _compute(served: fleet.Fleet, desk: Desk, folder: Folder, options: Bat
             assert entry.backend is not None
             engine = _engine(entry.backend.capabilities)
             await _require_same(desk, options, engine)
-            batch = await _now(desk) or await _begin(desk, folder, options, about, engine)
-            runner = Runner(folder, desk, alone(registry), time.time, limits=_LIMITS, keep=0.0, seed=_seed(batch))
+            if await _now(desk) is None:
+                await _begin(desk, folder, options, about, engine)
+            runner = Runner(folder, desk, alone(registry), time.time, limits=_LIMITS, keep=0.0, seed=_seed(about))
             running = asyncio.create_task(runner.run())
             try:
                 await unless(interrupted, _watch(desk, running))
