@@ -192,6 +192,15 @@ def test_a_key_that_cannot_be_shown_is_not_in_force(tmp_path: Path) -> None:
     assert piped("keys", "add", "alice", "--keys", str(store))[0] == 0
 
 
+@pytest.mark.parametrize("way", [">&-", "> /dev/null"])
+def test_a_key_that_nobody_would_read_is_not_made(way: str, tmp_path: Path) -> None:
+    store = tmp_path / "keys.db"
+    command = ["sh", "-c", f'exec "$@" {way}', "sh", sys.executable, "-m", "quintet", "keys", "add", "alice", "--keys", str(store)]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    said = "error: a key is printed once, and standard output is closed, or is /dev/null.\n"
+    assert (done.returncode, done.stderr, store.exists()) == (1, said, False)
+
+
 def test_a_reader_that_has_gone_is_told_nothing(tmp_path: Path) -> None:
     theirs, ours = os.pipe()
     os.close(theirs)

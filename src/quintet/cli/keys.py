@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import os
 import re
 import sys
 import time
@@ -87,6 +89,7 @@ def add(name: str, keys: Path, **rights: Any) -> None:
 
     if not _NAME.fullmatch(name):
         raise OptionError(f"NAME must be 1 to 64 of A-Z a-z 0-9 . _ @ -, got {shorten(name)}.")
+    _require_reader()
     now, store = time.time(), KeyStore(keys)
     secret = store.add(_with(Key(b"", name, now), now, **rights))
     try:
@@ -95,6 +98,16 @@ def add(name: str, keys: Path, **rights: Any) -> None:
     except OSError:  # nobody has it, and nobody can be told it again
         store.change(name, _revoked)
         raise
+
+
+def _require_reader() -> None:
+    """
+    Raises:
+        OptionError: what is printed leads nowhere, as that of a command whose standard output was closed does.
+    """
+    with contextlib.suppress(OSError):  # no file is behind it, or there is no such device
+        if os.path.samestat(os.fstat(sys.stdout.fileno()), Path(os.devnull).stat()):
+            raise OptionError("a key is printed once, and standard output is closed, or is /dev/null.")
 
 
 @keys.command("set")
