@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.packaging.tools import tool
 
+from quintet.cli.configuration import PREFIX
+
 BIN = Path(sys.executable).parent
 ENVIRONMENT = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
 
@@ -33,6 +35,14 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     )
     assert in_shell("bash", code.format("ser", 1)) == ["serve"]
     assert "--max-connections" in in_shell("bash", code.format("serve --max", 2))
+
+
+def test_a_shell_that_asks_for_words_is_told_nothing_else(tmp_path: Path) -> None:
+    """It would stand in the line that is being typed."""
+    asked = {"_QUINTET_COMPLETE": "bash_complete", "COMP_WORDS": "quintet serve --uds-m", "COMP_CWORD": "2"}
+    wrong = {f"{PREFIX}PROT": "3", f"{PREFIX}CONFIG": str(tmp_path / "none.toml")}
+    done = subprocess.run([str(BIN / "quintet")], capture_output=True, text=True, env={**ENVIRONMENT, **asked, **wrong})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "plain,--uds-mode\n", "")
 
 
 def test_fish_completes_commands_and_options(tmp_path: Path) -> None:

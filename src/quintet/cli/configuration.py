@@ -196,6 +196,8 @@ def _option_of(name: str, *, off: bool = False) -> str:
 
 
 def _load(ctx: click.Context, _: click.Parameter, file: Path | None) -> None:
+    if ctx.resilient_parsing:  # a shell asks for words: what is wrong with the settings would stand in the line that is being typed
+        return
     root = ctx.find_root().command
     assert isinstance(root, click.Group)
     known = settings(root.commands["serve"]) | settings(root.commands["cluster"])
