@@ -121,7 +121,7 @@ Command = Callable[..., tuple[int, str, str]]
         (["serve", "=smollm2", "--port", "0"], "error: a model is written REFERENCE or NAME=REFERENCE, got '=smollm2'."),
         (["serve", "mine=", "--port", "0"], "error: a model is written REFERENCE or NAME=REFERENCE, got 'mine='."),
         (["serve", "toy", "--port", "9", "--admin-listen", "127.0.0.1:9"], "error: --admin-listen must be another place than --host and"),
-        (["serve", "toy", "--prefix-cache-dir", __file__], f"error: --prefix-cache-dir {__file__} is not a folder."),
+        (["serve", "none.gguf", "--prefix-cache-dir", __file__], f"error: --prefix-cache-dir {__file__} is not a folder."),
         (["show", "toy"], "error: the toy model has no file: there is nothing to fetch or to describe."),
         (["pull", "toy"], "error: the toy model has no file"),
         (["batch", "run", "none", "-o", "out", "--toy", "--model", "smollm2"], "error: --toy computes with the toy model alone"),

@@ -29,3 +29,39 @@ def test_whatever_refuses_it_the_file_and_its_own_words_are_told(
     file.write_text(text, encoding="utf-8")
     for name in ("config", "serve"):
         assert command(name, "--config", str(file)) == (1, "", f"error: {file}{said}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--toy", "--threads", "4"], "--threads is nothing to the toy model; leave it out."),
+        (["toy", "--dtype", "float32"], "--dtype is nothing to the toy model; leave it out."),
+        (["a.gguf", "--engine", "vllm", "--threads", "4"], "--threads is nothing to the vLLM engine; leave it out."),
+        (
+            ["toy", "a.gguf", "--engine", "native", "--max-loras", "4"],
+            "--max-loras is nothing to the native engine and the toy model; leave it out.",
+        ),
+        (["--toy", "--engine", "vllm"], "--engine vllm is nothing to the toy model, which has no weights; leave it out."),
+        (["a=smollm2", "a=toy"], "the name 'a' is given twice; write NAME=REFERENCE to give a model another name."),
+        (["smollm2", "smollm2=a.gguf"], "the name 'smollm2' is given twice; write NAME=REFERENCE to give a model another name."),
+        (
+            ["a.gguf", "b=b.gguf", "--served-model-name", "b"],
+            "the name 'b' is given twice; write NAME=REFERENCE to give a model another name.",
+        ),
+        (["a.gguf", "b=b.gguf", "--alias", "b=b"], "the name 'b' is given twice; write NAME=REFERENCE to give a model another name."),
+        (["--toy", "--alias", "gpt=a"], "the alias 'gpt' is for 'a', which is not served here; served: toy."),
+        (["--toy", "--pin", "a"], "--pin must be the name of a model, toy, got 'a'."),
+    ],
+)
+def test_what_follows_from_the_settings_alone_is_refused_before_any_model_is_looked_for(
+    words: list[str], said: str, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    for name in ("config", "serve"):
+        assert command(name, *words) == (1, "", f"error: {said}\n")
+
+
+@pytest.mark.parametrize(
+    "words", [["a.gguf", "--threads", "4", "--dtype", "float32"], ["a.gguf", "--alias", "b=a", "--pin", "b"], ["--toy", "--pack-cache"]]
+)
+def test_what_a_models_file_may_tell_is_not_refused_without_it(words: list[str], command: Callable[..., tuple[int, str, str]]) -> None:
+    assert command("config", *words)[0] == 0

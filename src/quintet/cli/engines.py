@@ -136,6 +136,19 @@ def parse_tags(text: str | None) -> tuple[str, str] | None:
     return start, end
 
 
+def kind(reference: str, engine: EngineName) -> str:
+    """``Plan.kind`` of a model, as far as that follows from how it is asked for; empty = its files tell.
+
+    Raises:
+        OptionError: vLLM is to compute the toy model.
+    """
+    if reference != TOY:
+        return "" if engine == "auto" else engine
+    if engine == "vllm":
+        raise OptionError("--engine vllm is nothing to the toy model, which has no weights; leave it out.")
+    return "toy"
+
+
 def thread_count(wanted: int) -> int:
     """``wanted``, or one per CPU this process may use, and no more than a container's quota is for."""
     return wanted or machine.cpus()
@@ -311,8 +324,6 @@ def _config(options: EngineOptions, kv_bytes: int) -> EngineConfig:
 def _toy(options: EngineOptions) -> Plan:
     from quintet.backends import toy
 
-    if options.engine == "vllm":
-        raise OptionError("--engine vllm is nothing to the toy model, which has no weights; leave it out.")
     settled(TOY, {}, options.quantize)
     if options.draft:
         raise OptionError("--draft: nothing drafts for the toy model.")

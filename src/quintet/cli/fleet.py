@@ -20,11 +20,14 @@ from quintet.engines.names import Names, name_models
 from quintet.engines.registry import Registry
 from quintet.errors import ModelError, shorten
 from quintet.inputs.images.addresses import is_entry
-from quintet.models import store
+from quintet.models import bundled, store
 from quintet.models.files import Report, expanded, human
 from quintet.moderation import template
 from quintet.moderation.format import Format
 from quintet.moderation.formats import FORMATS
+
+_OWN_NAMES = (engines.TOY, bundled.NAME)
+"""References that are names."""
 
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -103,7 +106,8 @@ def check(options: FleetOptions) -> None:
     """What can be told without the models.
 
     Raises:
-        OptionError: a malformed option.
+        OptionError: a malformed option, or one that is nothing to any of the models, as far as their engines are known.
+        ModelError: names contradict, as far as they are known.
     """
     wrong = next((text for text in options.image_hosts if not is_entry(text)), None)
     if wrong is not None:
@@ -119,6 +123,11 @@ def check(options: FleetOptions) -> None:
         raise OptionError("--draft needs --speculation auto.")
     for text in options.loras:
         loras.parse(text)
+    given = [references.split(text) for text in options.references]
+    kinds = {engines.kind(reference, options.engine.engine) for _, reference in given}
+    if all(kinds):
+        vllm.require_use(options.engine.given, kinds)
+    _named([name or (reference if reference in _OWN_NAMES else "") for name, reference in given], options)
 
 
 def plan(options: FleetOptions, report: Report) -> Fleet:
@@ -130,12 +139,8 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     """
     check(options)
     plans = _plans(options, report)
-    vllm.require_use(options.engine.given, plans)
-    first, *others = [(planned.name,) for planned in plans]
-    names = name_models([options.names or first, *others], [_alias(text) for text in options.aliases])
-    unknown = [name for name in options.pins if name not in names.exact]
-    if unknown:
-        raise OptionError(f"--pin must be the name of a model, {' or '.join(names.exact)}, got {shorten(unknown[0])}.")
+    vllm.require_use(options.engine.given, {planned.kind for planned in plans})
+    names = _named([planned.name for planned in plans], options)
     roles = _moderation(options.moderation, names)
     named = {name: _known_as(name, planned) for name, planned in zip(dict.fromkeys(names.exact.values()), plans, strict=True)}
     _require_tokens(roles, named)
@@ -150,6 +155,26 @@ def plan(options: FleetOptions, report: Report) -> Fleet:
     return Fleet(
         plans=tuple(planned for planned, _ in with_loras), models=models, names=names, idle=options.idle, image_hosts=options.image_hosts
     )
+
+
+def _named(own: Sequence[str], options: FleetOptions) -> Names:
+    """Every name, of models with such names of their own.
+
+    Args:
+        own: of each; empty = nobody knows it yet: the model is left out, and so is what may be said of it.
+
+    Raises:
+        ModelError: names contradict.
+        OptionError: what is pinned is no model.
+    """
+    models = [options.names or (own[0],), *((name,) for name in own[1:])]
+    known = [names for names in models if all(names)]
+    whole, called = len(known) == len(models), {name for names in known for name in names}
+    names = name_models(known, [alias for alias in map(_alias, options.aliases) if whole or alias[1] in called])
+    unknown = [name for name in options.pins if whole and name not in names.exact]
+    if unknown:
+        raise OptionError(f"--pin must be the name of a model, {' or '.join(names.exact)}, got {shorten(unknown[0])}.")
+    return names
 
 
 def _model(name: str, plan: Plan, taken: LoraConfig | None, moderation: Format | None, *, lazy: bool, pinned: bool) -> Model:

@@ -115,7 +115,7 @@ def run(engine: engines.EngineOptions, options: RunOptions) -> int:
     check(options)
     with ConsoleReport() as report:
         plan = engines.plan(engine, report)
-    vllm.require_use(engine.given, (plan,))
+    vllm.require_use(engine.given, {plan.kind})
     return uvloop.run(_run(plan, options))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -15,7 +15,6 @@ from quintet.config import EngineName, VllmConfig
 from quintet.errors import ModelError
 
 if TYPE_CHECKING:  # imported with every command, so that it stays quick
-    from quintet.cli.plans import Plan
     from quintet.models.files import Report, StoredModel
 
 NATIVE_ONLY = frozenset(
@@ -102,17 +101,16 @@ def computes(engine: EngineName, model: StoredModel, report: Report) -> bool:
     return found
 
 
-def require_use(given: Collection[str], plans: Collection[Plan]) -> None:
+def require_use(given: Collection[str], kinds: Set[str]) -> None:
     """Each option is something to the engine of a model at least.
 
     Args:
         given: options that the user gave.
-        plans: of all models.
+        kinds: ``Plan.kind`` of all models.
 
     Raises:
         OptionError: one is not.
     """
-    kinds = {plan.kind for plan in plans}
     useless = (frozenset() if "vllm" in kinds else frozenset(VLLM_ONLY)) | (frozenset() if "native" in kinds else NATIVE_ONLY)
     if kinds == {"toy"}:
         useless = (useless | TOYS_OWN) - HARMLESS
