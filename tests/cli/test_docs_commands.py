@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -57,6 +57,21 @@ def test_what_a_page_says_to_type_is_understood(page: Path) -> None:
             reference = word.partition("=")[2] or word
             hub = re.fullmatch(r"[\w.-]+/[\w.-]+(:[\w.]+)?", reference) and not reference.startswith(ANY_PATH)
             assert not hub or reference.endswith(".gguf"), f"{line}: a repository of the hub is {HUB}{reference}"
+
+
+def test_what_the_page_of_settings_shows_is_what_comes_out_of_its_example(
+    command: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    found = re.search(r"^```\n\$ (\w+)=(\S+) quintet (.*)\n((?:.*\n)*?)```$", page, re.MULTILINE)
+    assert found is not None
+    name, value, words, shown = found.groups()
+    monkeypatch.setenv(name, value)
+    monkeypatch.chdir(ROOT / "docs")
+    code, out, err = command(*words.split())
+    assert (code, err) == (0, "")
+    lines = [line for line in shown.splitlines() if line != "..."]
+    assert len(lines) > 3 and [line for line in out.splitlines() if line in lines] == lines
 
 
 def test_wrong_words_are_found() -> None:

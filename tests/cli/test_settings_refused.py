@@ -31,6 +31,19 @@ def test_whatever_refuses_it_the_file_and_its_own_words_are_told(
         assert command(name, "--config", str(file)) == (1, "", f"error: {file}{said}\n")
 
 
+@pytest.mark.parametrize("text", [None, "port = ", "host = '\xe4'"])
+def test_a_file_of_settings_that_cannot_be_read_is_told_with_the_variable_that_names_it(
+    text: str | None, command: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "quintet.toml"
+    if text is not None:
+        file.write_text(text, encoding="latin-1")
+    code, _, said = command("config", "--config", str(file))
+    assert code == 1 and said.startswith(f"error: --config {file}")
+    monkeypatch.setenv("QUINTET_CONFIG", str(file))
+    assert command("config") == (1, "", said.replace("error: ", "error: QUINTET_CONFIG: "))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -125,7 +125,8 @@ def read(file: Path, known: Mapping[str, click.Parameter], ctx: click.Context) -
         OptionError: not a readable TOML file, an unknown key, a value that its option would not take, or a key (the secret kind) in a
             file that others may read.
     """
-    values = _parse(file)
+    named_by = ctx.get_parameter_source("config")
+    values = _parse(file, f"{PREFIX}CONFIG: --config" if named_by is ParameterSource.ENVIRONMENT else "--config")
     found = {}
     for key, value in values.items():
         if key not in known:
@@ -208,17 +209,24 @@ def _load(ctx: click.Context, _: click.Parameter, file: Path | None) -> None:
         ctx.default_map = read(file, known, ctx)
 
 
-def _parse(file: Path) -> dict[str, Any]:
+def _parse(file: Path, place: str) -> dict[str, Any]:
+    """
+    Args:
+        place: what named the file, for who reads of an error.
+
+    Raises:
+        OptionError: it cannot be read, or is no TOML.
+    """
     import tomllib
 
     try:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # editors on Windows begin a file with a mark
     except OSError as error:
-        raise OptionError(f"--config {file}: {error.strerror}.") from None
+        raise OptionError(f"{place} {file}: {error.strerror}.") from None
     except UnicodeDecodeError as error:
-        raise OptionError(f"--config {file} must be UTF-8; the byte at offset {error.start} is not.") from None
+        raise OptionError(f"{place} {file} must be UTF-8; the byte at offset {error.start} is not.") from None
     except tomllib.TOMLDecodeError as error:
-        raise OptionError(f"--config {file} is not TOML: {error}.") from None
+        raise OptionError(f"{place} {file} is not TOML: {error}.") from None
 
 
 def _plain(message: str) -> str:
