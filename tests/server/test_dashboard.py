@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,19 @@ def test_every_metric_of_the_dashboard_is_on_the_page() -> None:
     asked = set().union(*map(dashboard.names, [*QUERIES, *dashboard.variables()]))
     assert asked - there == set()
     assert len(asked) > 50
+
+
+def test_the_page_names_the_metrics_that_the_dashboard_does_not_show() -> None:
+    asked = set().union(*map(dashboard.names, QUERIES))
+    families = text_string_to_metric_families(metrics.scraped())
+    hidden = {
+        f"{one.name}_total" if one.type == "counter" else one.name for one in families if not {its.name for its in one.samples} & asked
+    }
+    told = re.search(r"all of the metrics but (.*?)\. `make", metrics.PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert told is not None
+    patterns = re.findall(r"`(.+?)`", told[1])
+    assert all(any(fnmatch(name, pattern) for pattern in patterns) for name in hidden), hidden
+    assert all(any(fnmatch(name, pattern) for name in hidden) for pattern in patterns), patterns
 
 
 def test_every_label_of_the_dashboard_is_on_the_page() -> None:

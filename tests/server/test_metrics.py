@@ -87,6 +87,13 @@ def test_each_model_has_its_own_labels_and_every_series_starts_at_zero() -> None
     assert series["vllm:request_success_total", frozenset({("model_name", "two"), ("engine", "0"), ("finished_reason", "stop")})] == 1
 
 
+def test_answers_to_completions_are_there_before_the_first_one() -> None:
+    _, series = parsed(Telemetry([], lambda: 0.0).scrape({}))
+    assert series["http_request_duration_seconds_count", frozenset({("handler", "/completions")})] == 0
+    for status in ("2xx", "4xx", "5xx"):
+        assert series["http_requests_total", frozenset({("handler", "/completions"), ("method", "POST"), ("status", status)})] == 0
+
+
 def test_prompt_tokens_are_told_by_their_source() -> None:
     telemetry = Telemetry(["m"], lambda: 0.0)
     telemetry.of("m").prompted(5, 2)

@@ -78,6 +78,7 @@ class Telemetry:
         )
         first = [("POST", "/completions", status) for status in ("2xx", "4xx", "5xx")]  # there from the start: the first 5xx is a rate too
         self._answers: dict[tuple[str, str, str], Counter] = {labels: self._http.labels(*labels) for labels in first}
+        self._seconds.labels("/completions")
         refused = Counter(
             "quintet:requests_refused", "Requests that got an error in place of an answer.", ("reason",), registry=self._registry
         )
@@ -174,7 +175,7 @@ class _Families:
         self.prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", _TOKENS)
         self.generation = histogram("vllm:request_generation_tokens", "Generated tokens of a request.", _TOKENS)
         self.longest = histogram("vllm:request_max_num_generation_tokens", "Generated tokens of a request's longest choice.", _TOKENS)
-        self.computed = histogram("vllm:request_prefill_kv_computed_tokens", "Prompt tokens of a request that were computed.", _TOKENS)
+        self.computed = histogram("vllm:request_prefill_kv_computed_tokens", "Prompt tokens of a request that no cache had.", _TOKENS)
         self.n = histogram("vllm:request_params_n", "n of a request.", _CHOICES)
         self.max_tokens = histogram("vllm:request_params_max_tokens", "max_tokens of a request that gives it.", _TOKENS)
 
