@@ -94,6 +94,16 @@ def test_a_completion_is_counted_under_vllms_names() -> None:
     assert found['http_requests_total{handler="/completions",method="POST",status="2xx"}'] == 2
 
 
+@pytest.mark.parametrize(("dialect", "told"), [("openai", (1, 16)), ("cerebras", (0, 0))])
+def test_max_tokens_is_told_as_the_dialect_fills_it_in_as_vllm_does_and_not_where_that_has_no_default(
+    dialect: str, told: tuple[int, int]
+) -> None:
+    served = app(dialect=dialect)
+    assert call(served, {"model": "m", "prompt": "abcd"}).status == 200
+    found = scraped(served)
+    assert (found["vllm:request_params_max_tokens_count{}"], found["vllm:request_params_max_tokens_sum{}"]) == told
+
+
 def test_what_the_engine_counts_is_told_as_it_is() -> None:
     health = Health(State.READY, 1.0, 3, 2, Counts(7, 90, 50, 1, 40, 30, 2, 12, 8), Pages(20, 16, 5, 8), (0, 4, 0, 3, *(0,) * 10))
     found = scraped(app(ScriptedBackend(told=health)))

@@ -177,7 +177,9 @@ class _Families:
         self.longest = histogram("vllm:request_max_num_generation_tokens", "Generated tokens of a request's longest choice.", _TOKENS)
         self.computed = histogram("vllm:request_prefill_kv_computed_tokens", "Prompt tokens of a request that no cache had.", _TOKENS)
         self.n = histogram("vllm:request_params_n", "n of a request.", _CHOICES)
-        self.max_tokens = histogram("vllm:request_params_max_tokens", "max_tokens of a request that gives it.", _TOKENS)
+        self.max_tokens = histogram(
+            "vllm:request_params_max_tokens", "max_tokens of a request, or its dialect's default, if it has either.", _TOKENS
+        )
 
 
 class ModelMetrics:
