@@ -155,6 +155,14 @@ def test_a_server_that_runs_is_asked_by_its_url_with_its_key(path: str, tmp_path
         assert one.post({"prompt": "x", "max_tokens": 1}, Authorization="Bearer key-of-the-evaluation")[0] == 200, "it serves on"
 
 
+def test_tokens_that_are_told_with_a_key_only_are_not_asked_of_lm_eval(path: str) -> None:
+    """Its remote tokenizer sends none: each of its questions would be refused, after minutes of tries."""
+    with served("--toy", "--api-key", "key-of-the-evaluation") as one:
+        run = evaluate("toy", "task", "--url", f"{one.url}/v1", PATH=path, QUINTET_CLIENT_KEY="key-of-the-evaluation")
+        said = f"error: {one.url}/v1 tells tokens with a key only, which lm-eval's tokenizer does not send: give --tokenizer.\n"
+        assert (run.returncode, run.stdout, run.stderr) == (1, "", said)
+
+
 def test_a_server_that_is_not_there_or_lacks_the_model_is_told_before_lm_eval_runs(path: str) -> None:
     run = evaluate("toy", "task", "--url", "http://127.0.0.1:9/v1", PATH=path)
     said = "error: http://127.0.0.1:9/v1: the connection failed: Connection refused.\n"

@@ -236,23 +236,26 @@ def _begins(server: Server, model: str) -> bool:
 
 
 def _require_tokenizer(server: Server, model: str) -> None:
-    """lm-eval's remote tokenizer names no model, so it is that of the first.
+    """lm-eval's remote tokenizer names no model, so it is that of the first. A key it takes from its command line only, in sight of all.
 
     Raises:
-        OptionError: which is another.
+        OptionError: which is another, or is told to whoever has a key.
     """
     own, first = _tokens(server, {"model": model}), _tokens(server, {})
+    if first and not _tokens(server, {}, keyed=False):
+        url = server.base.geturl()
+        raise OptionError(f"{url} tells tokens with a key only, which lm-eval's tokenizer does not send: give --tokenizer.")
     if own and first and own != first:
         raise OptionError(
             f"{shorten(model)} has other tokens than the server's first model, which are those that lm-eval asks for: give --tokenizer."
         )
 
 
-def _tokens(server: Server, about: dict[str, object]) -> list[Any] | None:
+def _tokens(server: Server, about: dict[str, object], *, keyed: bool = True) -> list[Any] | None:
     """Ids of a text; ``None`` = the server tells none."""
     body = json.dumps({"prompt": _PROBE, **about}).encode()
     path = f"{server.base.path.removesuffix('/v1')}/tokenize"
-    reply = server.send(Call("POST", path, (("content-type", "application/json"),), body))
+    reply = server.send(Call("POST", path, (("content-type", "application/json"),), body, keyed=keyed))
     with suppress(ValueError, RecursionError, KeyError, TypeError):
         found = json.loads(reply.body)["tokens"]
         return found if isinstance(found, list) else None
