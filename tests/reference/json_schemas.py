@@ -39,6 +39,11 @@ def _some(**keywords: Any) -> Schemas:
     return st.fixed_dictionaries({}, optional=made)
 
 
+def _close(low: str, high: str, whole: int, size: float, above: bool) -> Schema:
+    """Two bounds near to each other, of which one is whole."""
+    return {low: whole, high: whole + size} if above else {low: whole - size, high: whole}
+
+
 SMALL = st.integers(0, 3)
 NUMBERS = st.one_of(
     _all(
@@ -49,6 +54,18 @@ NUMBERS = st.one_of(
     _all(
         {"type": "number"},
         _bounds("minimum", "exclusiveMaximum", st.floats(-99, 99).map(lambda value: round(value, 2)), st.integers(1, 50)),
+        _some(multipleOf=st.sampled_from([0.5, 0.25, 3])),
+    ),
+    _all(
+        st.sampled_from([{"type": "number"}, {"type": "integer"}, {}]),
+        st.builds(
+            _close,
+            st.sampled_from(["minimum", "exclusiveMinimum"]),
+            st.sampled_from(["maximum", "exclusiveMaximum"]),
+            st.sampled_from([0, 1, -1, 2, -2, 10, -10, 287, 907, -907, 12345678901234, -12345678901234]),
+            st.sampled_from([0.0625, 0.125, 0.25, 0.5, 1, 1.5, 3]),
+            st.booleans(),
+        ),
         _some(multipleOf=st.sampled_from([0.5, 0.25, 3])),
     ),
 )

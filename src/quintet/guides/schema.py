@@ -270,11 +270,19 @@ def _neighbours(part: Part) -> Iterator[Part]:
 
     Bounds of few digits have none, as only a number of sixteen comes so near to them; and the compiler admits no number that a bound begins
     with (with 4.75: no 4.7, but 4.70), so that with their neighbours they would cost 4.9 instead of 5.
+
+    A whole one whose neighbour is farther from 0 has it all the same: between 1, excluded, and 1.5 the compiler admits 1, and nothing but 1
+    is what that neighbour begins with. It is the next of ``_DIGITS`` digits: of more, the compiler may read the bound itself.
     """
-    for exclusive, inclusive, towards in (("exclusiveMaximum", "maximum", -math.inf), ("exclusiveMinimum", "minimum", math.inf)):
+    for exclusive, inclusive, away in (("exclusiveMaximum", "maximum", -1), ("exclusiveMinimum", "minimum", 1)):
         bound = part.get(inclusive if part.get(exclusive) is True else exclusive)  # draft 4 has true
-        if _is_number(bound) and len(_significant(float(bound))) >= _DIGITS:
-            yield {inclusive: math.nextafter(bound, towards)}
+        if not _is_number(bound):
+            continue
+        places = _DIGITS - len(str(abs(int(bound))))
+        if bound * away >= 0 and float(bound).is_integer() and places > 0:
+            yield {inclusive: round(bound + away * 10.0**-places, places)}
+        elif len(_significant(float(bound))) >= _DIGITS:
+            yield {inclusive: math.nextafter(bound, away * math.inf)}
 
 
 def _significant(value: float) -> str:
