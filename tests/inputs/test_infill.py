@@ -24,8 +24,8 @@ from quintet.inputs import resolve
 from quintet.inputs.infill import Infill
 from quintet.inputs.sequence import Prepared, SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
-from quintet.models.traits import Fim, Traits
-from quintet.request import Beams, CompletionRequest, Cut, Prompt, Sampling, Shown
+from quintet.models.traits import Fim, ThinkTags, Traits
+from quintet.request import Beams, CompletionRequest, Cut, Guide, GuideKind, Prompt, Sampling, Shown
 
 PRE, SUF, MID, BOS = 1, 2, 3, 4
 
@@ -135,6 +135,28 @@ def test_a_prompt_stands_before_its_suffix_between_the_models_markers() -> None:
 def test_a_suffix_has_no_space_that_a_tokenizer_puts_before_a_text() -> None:
     """It stands inside one. Code Llama was trained so."""
     assert Lab(SpacingTokenizer()).prepare(SPEC).sequences[0].tokens == (BOS, PRE, *b" ab", SUF, *b"yz", MID)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "suffix", "inside"),
+    [
+        ("ab", "<t>", False),
+        ("ab", "</t>", False),
+        ("<t>", "</t>", True),
+        ("<t>", "yz", True),
+        ("<t></t>", "<t>", False),
+        ("<", "t>", False),
+    ],
+)
+def test_a_think_tag_in_the_suffix_opens_and_closes_no_block(prompt: str, suffix: str, inside: bool) -> None:
+    """It is text behind the cursor. A guide waited for the end of a block that no model had begun."""
+    tokenizer = FimTokenizer()
+    tokenizer.traits = replace(tokenizer.traits, think=ThinkTags("<t>", "</t>"))
+    asked = replace(SPEC, prompt=prompt, suffix=suffix)
+    (free,) = Lab(tokenizer).prepare(asked).sequences
+    (guided,) = Lab(tokenizer).prepare(replace(asked, guide=Guide(GuideKind.REGEX, "a", "regex"))).sequences
+    assert free.thinking is not None and free.thinking.inside == inside
+    assert (guided.thinking is not None) == inside
 
 
 def test_a_server_that_is_told_so_puts_the_suffix_first_and_echoes_the_same() -> None:

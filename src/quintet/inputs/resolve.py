@@ -151,7 +151,8 @@ def resolve(specs: Sequence[SequenceSpec], known: Known, capabilities: Capabilit
         if key not in forms:
             forms[key] = _filled(spec, name, known, capabilities) if spec.suffix else _plain(spec, name, known, capabilities)
             if tags is not None:
-                forms[key] = replace(forms[key], in_block=tags.open_in(forms[key].tokens, capabilities.pieces))
+                form = forms[key]
+                forms[key] = replace(form, in_block=tags.open_in(form.tokens[form.start : form.end], capabilities.pieces))
         sequence = _sequence(spec, forms[key], name, capabilities, controls, predictions)
         if spec.guide is not None:
             _refuse_longer(spec.guide, spec.sampling)
@@ -174,7 +175,7 @@ class _Form:
     Args:
         start, end: where the client's own are among them.
         stops: tokens that end the completion of such a prompt.
-        in_block: it ends in an open think block.
+        in_block: the client's own end in an open think block; a suffix is behind what is generated.
     """
 
     tokens: tuple[int, ...]
