@@ -51,6 +51,26 @@ def test_each_name_asks_for_its_guide_in_every_dialect(dialect: str, name: str) 
 
 @pytest.mark.parametrize("dialect", PROVIDERS)
 @pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (SCHEMA, TEXT),
+        ({}, '{"allOf":[{"type":"object"}]}'),
+        ({"minimum": 0}, '{"minimum":0,"allOf":[{"type":"object"}]}'),
+        ({"type": ["object", "null"]}, '{"type":["object","null"],"allOf":[{"type":"object"}]}'),
+        ({"allOf": [{"required": ["a"]}], "minimum": 0}, '{"allOf":[{"required":["a"]},{"type":"object"}],"minimum":0}'),
+        ({"allOf": 1}, '{"allOf":1}'),
+    ],
+)
+def test_an_object_with_a_schema_is_an_object_whatever_the_schema_admits(dialect: str, schema: dict[str, object], text: str) -> None:
+    for name in ("schema", "json_schema"):
+        asked = guide(dialect, response_format={"type": "json_object", name: schema})
+        assert asked == Guide(GuideKind.JSON_SCHEMA, text, "response_format")
+    plain = guide(dialect, response_format={"type": "json_schema", "json_schema": schema})
+    assert plain == Guide(GuideKind.JSON_SCHEMA, json.dumps(schema, separators=(",", ":")), "response_format")
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+@pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"regex": "a", "ebnf": GRAMMAR}, "ebnf"),

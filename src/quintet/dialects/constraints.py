@@ -225,7 +225,18 @@ def response_format(given: Mapping[str, object] | None) -> Guide | None:
         return None
     if kind == "grammar":
         return Guide(GuideKind.GRAMMAR, grammar, RESPONSE_FORMAT.name)
-    return Guide(GuideKind.JSON_SCHEMA if schema else GuideKind.JSON_OBJECT, schema, RESPONSE_FORMAT.name)
+    if not schema:
+        return Guide(GuideKind.JSON_OBJECT, "", RESPONSE_FORMAT.name)
+    return Guide(GuideKind.JSON_SCHEMA, _of_objects(schema) if kind == "json_object" else schema, RESPONSE_FORMAT.name)
+
+
+def _of_objects(schema: str) -> str:
+    """The same, as JSON text, of objects only."""
+    part = json.loads(schema)
+    others = part.get("allOf", [])
+    if part.get("type") == "object" or not isinstance(others, list):  # else no list, which is refused where guides are checked
+        return schema
+    return json.dumps({**part, "allOf": [*others, {"type": "object"}]}, separators=(",", ":"))
 
 
 def _guides(given: Mapping[str, object]) -> Iterator[Guide]:
