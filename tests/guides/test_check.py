@@ -23,6 +23,9 @@ from quintet.request import Guide, GuideKind
 from quintet.turns import Turns
 
 GOOD, BAD = Guide(GuideKind.REGEX, "a+", "f"), Guide(GuideKind.REGEX, "(", "f")
+CUT = b'taken start: %json {"ty'
+"""An answer that was cut short: it was taken for a guide, and kept."""
+Whole = Callable[[bytes], bool]
 SLOW = "root ::= " + " | ".join(f'"a{i}"' for i in range(20_000))
 
 
@@ -43,7 +46,7 @@ def run(body: Callable[[GuideCheck], Awaitable[None]]) -> None:
     asyncio.run(go())
 
 
-def held(check: GuideCheck, reply: bytes = b"taken x") -> tuple[list[bytes], asyncio.Event]:
+def held(check: GuideCheck, reply: bytes = b"taken x\0") -> tuple[list[bytes], asyncio.Event]:
     """What is asked of the processes, none of which answers before the event."""
     asked: list[bytes] = []
     answer = asyncio.Event()
@@ -51,7 +54,7 @@ def held(check: GuideCheck, reply: bytes = b"taken x") -> tuple[list[bytes], asy
     async def ready() -> None:
         """There is no process to be waited for."""
 
-    async def ask(request: bytes) -> bytes:
+    async def ask(request: bytes, whole: Whole) -> bytes:
         asked.append(request)
         await answer.wait()
         return reply
@@ -227,8 +230,9 @@ def test_a_guide_that_ends_its_process_is_too_complex_and_the_next_is_checked() 
     run(body)
 
 
+@pytest.mark.parametrize("said", [b"", CUT])
 @pytest.mark.parametrize("deaths", [1, 2])
-def test_a_check_that_was_ended_from_outside_is_no_guides_fault_for_long(deaths: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_was_ended_from_outside_is_no_guides_fault_for_long(deaths: int, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ends soon is made again; nobody is told for long that a guide is too complex of which nothing is known."""
     monkeypatch.setattr(guide_check, "SOON_S", 100.0)
     monkeypatch.setattr(guide_check, "DEATH_S", 0.0)
@@ -236,9 +240,9 @@ def test_a_check_that_was_ended_from_outside_is_no_guides_fault_for_long(deaths:
     async def body(check: GuideCheck) -> None:
         ask, asked = check._processes.ask, list[bytes]()
 
-        async def dies(request: bytes) -> bytes:
+        async def dies(request: bytes, whole: Whole) -> bytes:
             asked.append(request)
-            return b"" if len(asked) <= deaths else await ask(request)
+            return said if len(asked) <= deaths else await ask(request, whole=whole)
 
         check._processes.ask = dies  # type: ignore[method-assign, assignment]
         if deaths == 2:
@@ -253,22 +257,22 @@ def test_a_check_that_was_ended_from_outside_is_no_guides_fault_for_long(deaths:
     run(body)
 
 
-def test_a_machine_without_time_for_it_is_no_fault_of_the_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("said", [b"", CUT])
+def test_a_machine_without_time_for_it_is_no_fault_of_the_guide(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so, remembers nothing, and takes the guide when there is time."""
+
+    async def only_begun(control: socket.socket, request: tuple[bytes, ...]) -> bytes:
+        return STARTED + said
 
     async def body(check: GuideCheck) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(check._processes, "wall_s", 0.0)  # so its end comes after that, whatever it was
-            patched.setattr(parent, "_exchange", _only_started)
+            patched.setattr(parent, "_exchange", only_begun)
             with pytest.raises(Overloaded, match="busy"):
                 await check.translate([GOOD])
         assert await check.translate([GOOD])
 
     run(body)
-
-
-async def _only_started(control: socket.socket, request: tuple[bytes, ...]) -> bytes:
-    return STARTED
 
 
 async def killed(check: GuideCheck) -> subprocess.Popen[bytes]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from quintet.errors import BadRequest, Overloaded, TooManyRequests
 from quintet.forks.parent import Forks
-from quintet.guides.protocol import REFUSED, TAKEN, TOO_COMPLEX, WALL_S, GuideError
+from quintet.guides.protocol import END, REFUSED, TAKEN, TOO_COMPLEX, WALL_S, GuideError
 from quintet.request import Guide, GuideKind
 from quintet.shares import exceeds_share
 from quintet.turns import Turns
@@ -168,13 +168,13 @@ class GuideCheck:
         return GuideError(reply.removeprefix(REFUSED)) if reply else _NoAnswerError(TOO_COMPLEX)
 
     async def _answer(self, request: bytes) -> str:
-        """What the process says; empty = it died of the guide, or so it seems."""
+        """What the process says; empty = it died of the guide, or so it seems, before it had said all."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        reply = await self._processes.ask(request)
-        if not reply and loop.time() - begin < SOON_S:
-            reply = await self._processes.ask(request)
-        return reply.decode()
+        reply = await self._processes.ask(request, whole=_whole)
+        if not _whole(reply) and loop.time() - begin < SOON_S:
+            reply = await self._processes.ask(request, whole=_whole)
+        return reply.removesuffix(END).decode() if _whole(reply) else ""
 
     async def _turn(self, tenant: str) -> None:
         try:
@@ -197,6 +197,10 @@ class GuideCheck:
 
 class _NoAnswerError(GuideError):
     """The check ended without one."""
+
+
+def _whole(reply: bytes) -> bool:
+    return reply.endswith(END)
 
 
 def _size(content: Content, result: str | GuideError) -> int:

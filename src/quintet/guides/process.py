@@ -1,7 +1,7 @@
 """Where guides are tried: a program of ``forks``, which may crash or run out of time or memory in a process of its own.
 
-A piece of work is ``KIND`` and the guide's text in two lines; what goes back is ``TAKEN`` or ``REFUSED`` and a text, unless the guide ended
-its process.
+A piece of work is ``KIND`` and the guide's text in two lines; what goes back is ``TAKEN`` or ``REFUSED``, a text and ``END``, unless the
+guide ended its process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import socket
 import threading
 
 from quintet.forks import child
-from quintet.guides.protocol import REFUSED, TAKEN, TOO_COMPLEX, WALL_S, GuideError
+from quintet.guides.protocol import END, REFUSED, TAKEN, TOO_COMPLEX, WALL_S, GuideError
 from quintet.guides.translate import translate, verify
 from quintet.request import GuideKind
 
@@ -28,7 +28,7 @@ def main() -> None:
 def _work(client: socket.socket) -> None:
     with client.makefile("rb") as file:
         kind, _, text = file.read().partition(b"\n")
-    client.sendall(_with_small_stack(GuideKind[kind.decode()], text).encode())
+    client.sendall(_with_small_stack(GuideKind[kind.decode()], text).encode() + END)
 
 
 def _with_small_stack(kind: GuideKind, text: bytes) -> str:

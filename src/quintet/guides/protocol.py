@@ -4,6 +4,9 @@ from __future__ import annotations
 
 TAKEN, REFUSED = "taken ", "refused "
 
+END = b"\0"
+"""Of an answer, which has no other: one without it was cut short."""
+
 WALL_S = 5.0
 """Time for one guide on a machine that does not give it that much; asking again may help."""
 
