@@ -194,6 +194,15 @@ def test_a_comment_in_a_grammar_is_one_whichever_way_it_begins(not_code: str) ->
     assert verdict(GRAMMAR, lark, "{" + " " * (BLANKS + 1)) == "rejected"
 
 
+@pytest.mark.parametrize("rule", ["a[temperature=0.5]", 'a[stop="]", temperature = 1]'])
+def test_a_temperature_of_a_rule_is_refused_and_one_that_is_none_is_not(rule: str) -> None:
+    """It had no effect: the library leaves it to whoever draws the tokens."""
+    with pytest.raises(GuideError, match="temperature"):
+        translate(GRAMMAR, f"start: a\n{rule}: /b+/")
+    named = 'start: temperature "temperature=" A // temperature=1\ntemperature[capture="temperature=1"]: "a"\nA: /temperature=/'
+    assert verdict(GRAMMAR, named, "atemperature=temperature=") == "accepted"
+
+
 def test_a_schema_behind_a_regular_expression_of_two_lines_is_enforced_like_others() -> None:
     """Taken for a comment, it reached the library as it was."""
     lark = 'start: A | /x\n//y/ %json {"type": "object"}\nA: /[0-9]+/'

@@ -139,9 +139,24 @@ def test_formats_of_strings_that_restrict_nothing_are_taken_and_others_hold_or_a
         assert accepted({"type": "string", "format": name, "maxLength": 1}, ['""', '"a"', '"ab"', "1"]) == ['""', '"a"']
     texts = ['""', '"YQ=="', '"YWI="', '"YWJj"', '"YWJjZA=="', '"YQ"', '"YQ="', '"Y-=="', '"YQ==YQ=="']
     assert accepted({"type": "string", "format": "byte"}, texts) == texts[:5]
-    for name in ("int32", "regex", "of-our-own"):
-        with pytest.raises(GuideError, match=name):
-            verify(SCHEMA, translate(SCHEMA, json.dumps({"type": "string", "format": name})))
+    for name in ("int32", "regex", "of-our-own", "unknown"):
+        for types in ({}, {"type": "string"}, {"type": ["integer", "string"]}):
+            with pytest.raises(GuideError, match=name):
+                verify(SCHEMA, translate(SCHEMA, json.dumps({**types, "format": name})))
+        if name != "int32":
+            assert accepted({"type": "integer", "format": name}, ["1", '"a"']) == ["1"]
+
+
+@pytest.mark.fault("H10")
+def test_keywords_that_only_the_first_drafts_had_are_refused_by_name_where_they_restrict_something() -> None:
+    old = {"requires": "a", "optional": False, "minimumCanEqual": False, "maximumCanEqual": False, "maxDecimal": 2}
+    for keyword, value in old.items():
+        with pytest.raises(GuideError, match=keyword):
+            translate(SCHEMA, json.dumps({"type": "object", "properties": {"a": {"type": "number", "minimum": 1, keyword: value}}}))
+    nothing = {"minimum": 1, "minimumCanEqual": True, "maximum": 2, "maximumCanEqual": True, "optional": True}
+    assert accepted({"type": "integer", **nothing}, ["0", "1", "2", "3"]) == ["1", "2"]
+    members: dict[str, object] = {"type": "object", "properties": {"requires": INTEGER, "optional": INTEGER}}
+    assert accepted(members, ['{"requires":1,"optional":2}', '{"optional":"a"}']) == ['{"requires":1,"optional":2}']
 
 
 @pytest.mark.fault("H10")

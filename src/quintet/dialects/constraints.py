@@ -23,6 +23,7 @@ _EXTENSION = Status.EXTENSION
 _RESTRICTING = frozenset(
     {
         *("type", "enum", "const", "not", "if", "then", "else", "allOf", "anyOf", "oneOf", "disallow", "extends"),
+        *("requires", "optional", "minimumCanEqual", "maximumCanEqual", "maxDecimal"),
         *("$ref", "$dynamicRef", "$recursiveRef"),
         *("format", "pattern", "minLength", "maxLength"),
         *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "divisibleBy"),

@@ -16,7 +16,12 @@ from quintet.guides.pattern import PatternError, from_ecma
 
 Part = dict[str, object]
 
-_IGNORED = frozenset({"divisibleBy", "extends", "disallow", "x-guidance"})
+_IGNORED = frozenset(
+    {
+        *("divisibleBy", "extends", "disallow", "requires", "optional", "minimumCanEqual", "maximumCanEqual", "maxDecimal"),
+        "x-guidance",
+    }
+)
 """Keywords of old drafts that restrict values and that the compiler takes for unknown ones, and the compiler's own options."""
 
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
@@ -31,8 +36,9 @@ _NOTHING: Mapping[str, tuple[object, ...]] = {
     # OpenAPI 3.0.4, 4.4: `binary` is "any sequence of octets", `password` "A hint to obscure the value." The others are Pydantic's for
     # paths, and any text is one.
     "format": ("binary", "password", "path", "file-path", "directory-path"),
+    **dict.fromkeys(("optional", "minimumCanEqual", "maximumCanEqual"), (True,)),
 }
-"""Keywords that the compiler refuses, with values that restrict nothing, which generators of schemas write."""
+"""Keywords that the compiler or we refuse, with values that restrict nothing, which generators of schemas write."""
 
 _PAIRS = (
     ("patternProperties", "additionalProperties"),
@@ -146,7 +152,11 @@ def _parts(place: str, schema: object) -> Iterator[tuple[str, Part | bool]]:
 
 def _refuse(part: Part, *, nested: bool) -> None:
     for key in _IGNORED & part.keys():
-        raise SchemaError(f"must not use {key}, which cannot be enforced")
+        if part[key] not in _NOTHING.get(key, ()):
+            raise SchemaError(f"must not use {key}, which cannot be enforced")
+    types = part.get("type", "string")
+    if part.get("format") == "unknown" and "string" in (types if isinstance(types, list) else [types]):  # the compiler's own name for any
+        raise SchemaError("must not use the format unknown, which cannot be enforced")
     if nested and ("$id" in part or "$schema" in part):
         raise SchemaError("must not use $id and $schema below the top")
     if "prefixItems" in part and isinstance(part.get("items"), list):  # each is what the other was called in another draft

@@ -127,9 +127,15 @@ def _grammar(text: str) -> str:
 
 
 def _with_enforced_schemas(text: str) -> str:
-    """A Lark grammar, its schemas as ``_schema`` has them."""
+    """A Lark grammar, its schemas as ``_schema`` has them.
+
+    Raises:
+        GuideError: a rule has a temperature, which the library hands to whoever draws the tokens.
+    """
     made, at = [], 0
     while found := _LEXEME.search(text, at):
+        if found[0].startswith("temperature"):
+            raise GuideError("must not use temperature in a rule, which cannot be kept")
         made.append(text[at : found.end()])
         at = found.end()
         if found[0].startswith("%"):
@@ -162,8 +168,8 @@ _NAMES = {
 
 
 _READER = json.JSONDecoder()
-_LEXEME = re.compile(r""""(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\])+/|%json\s*""")
-"""A string, a comment, a regular expression, or what comes before a schema, as llguidance's lexer has them."""
+_LEXEME = re.compile(r""""(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\])+/|%json\s*|\btemperature\s*=""")
+"""A string, a comment, a regular expression, what comes before a schema or a temperature, as llguidance's lexer has them."""
 
 _PLACE = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
 _SOURCE = re.compile(r"\n\s*\d+ \| ")
