@@ -20,6 +20,7 @@ from quintet.backends.base import Counts
 from quintet.backends.native.draft import columns
 from quintet.backends.native.draft.policy import Policy
 from quintet.backends.native.front.engine import Engine
+from quintet.backends.native.worker.aside import Aside
 from quintet.config import EngineConfig, ServerConfig
 
 SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}, "tag": {"enum": ["ab", "cd"]}}, "required": ["id", "tag"]}
@@ -119,6 +120,25 @@ def test_every_answer_is_as_without_a_draft_model(
     assert found == expected
     assert counts.drafted_by_model > 100 or together
     assert name != "itself" or counts.accepted_by_model >= 0.9 * counts.drafted_by_model
+
+
+@pytest.mark.fault("B10")
+@pytest.mark.usefixtures("eager")
+def test_a_guide_that_is_late_to_tell_what_comes_later_is_asked_once_for_each_sequence_and_the_answers_are_the_same(
+    expected: dict[str, Any], tiny_path: Callable[[TinySpec], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def late(_: Aside, __: Callable[[], object]) -> None:
+        nonlocal asked
+        asked += 1
+
+    monkeypatch.setattr(Aside, "ask", late)
+    load = native_loader(tiny_path(TARGET), threads=2, context=512, draft=tiny_path(TARGET))
+    found, counts = told(load, together=False, max_running=4, batch_tokens=48)
+    assert found == expected
+    assert 0 < asked <= 4, "of these requests, one of a schema, two samples of an expression and one with a budget have a guide"
+    assert counts.drafted_by_model > 100, "for others"
 
 
 @pytest.mark.usefixtures("eager")
