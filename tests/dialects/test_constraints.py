@@ -237,6 +237,15 @@ def test_what_restricts_by_itself_is_the_schema_whatever_else_it_has(more: dict[
         assert found is not None and json.loads(found.text) == schema
 
 
+@pytest.mark.parametrize("beside", [{"maximum": 5}, {"required": ["a"], "strict": True}, {"type": "object", "properties": {}}])
+def test_what_restricts_beside_a_schema_in_its_wrapping_is_refused_by_name(beside: dict[str, object]) -> None:
+    """It was dropped, and answers broke it."""
+    for dialect in ("openai", "fireworks"):
+        with pytest.raises(BadRequest, match="must stand inside 'schema'") as refused:
+            guide(dialect, response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, **beside}})
+        assert str(refused.value.param).endswith(f".{min(beside)}" if "strict" not in beside else ".required")
+
+
 def test_a_schema_that_admits_anything_is_one() -> None:
     for schema in ({}, {"title": "t"}):
         found = guide("openai", guided_json=schema)

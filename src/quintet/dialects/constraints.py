@@ -52,6 +52,7 @@ class Schema:
         # "strict": ...}`. What is no schema there, null or nothing, is not taken for one around it, which would admit anything.
         around = not _WRAPPING.isdisjoint(schema) and _RESTRICTING.isdisjoint(schema)
         if around or ("name" in schema and schema.get("schema") is not None):
+            _require_nothing_beside(name, schema)
             schema = self._object(f"{name}.schema", schema.get("schema"))
         return json.dumps(schema, separators=(",", ":"))
 
@@ -65,6 +66,19 @@ class Schema:
         except BadRequest as error:
             where = f"'{error.param}' in it" if error.param else "it"
             raise BadRequest(name, f"must hold one JSON object; {where} {error.rule.removeprefix('The body ')}", error.got) from None
+
+
+def _require_nothing_beside(name: str, around: Mapping[str, object]) -> None:
+    """What is written beside a schema and restricts is meant to: neither may be passed over for the other.
+
+    Raises:
+        BadRequest: something is, but for the type that OpenAI's newer API has there.
+    """
+    beside = next((key for key in sorted(_RESTRICTING & around.keys()) if (key, around[key]) != ("type", "json_schema")), None)
+    if beside is not None:
+        raise BadRequest(
+            f"{name}.{beside}", "must stand inside 'schema', or have no 'name' and 'schema' beside it", shorten(around[beside])
+        )
 
 
 @dataclass(frozen=True, slots=True)
