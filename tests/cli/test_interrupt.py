@@ -12,6 +12,12 @@ from quintet.cli.interrupt import unless
 from quintet.errors import EngineFailed
 
 
+def ended(code: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a program."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
 def test_work_is_finished_or_cancelled_when_the_event_comes_first() -> None:
     async def scenario() -> tuple[bool, bool, list[str]]:
         event, log = asyncio.Event(), list[str]()
@@ -50,8 +56,7 @@ def test_a_clean_up_that_hangs_ends_the_process_with_its_code() -> None:
         "async def main(): print('flushed'); await end_within(0.05, 7, hang())\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (7, "flushed\n", "")
+    assert ended(code) == (7, "flushed\n", "")
 
 
 def test_a_clean_up_that_hangs_hides_no_error_that_led_to_it() -> None:
@@ -66,5 +71,4 @@ def test_a_clean_up_that_hangs_hides_no_error_that_led_to_it() -> None:
         "    finally: await clean_up()\n"
         "asyncio.run(main())\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: no such\\nfile.\n")
+    assert ended(code) == (1, "", "error: no such\\nfile.\n")

@@ -6,7 +6,9 @@ import http.client
 import json
 import ssl
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import SplitResult, quote, urlsplit
 
 from quintet import __version__
@@ -144,6 +146,16 @@ def require_model(server: Server, name: str) -> None:
             raise UnusableServerError(f"{server.base.geturl()} has no model {shorten(name)} ({told}).")
 
 
+def models_in(body: bytes) -> Iterable[Any]:
+    """What a list of models lists: OpenAI's has them under ``data``, Together's is one.
+
+    Raises:
+        ValueError, RecursionError, KeyError, TypeError: it is no such list.
+    """
+    found = json.loads(body)
+    return found if isinstance(found, list) else found["data"]
+
+
 def _listed(server: Server) -> tuple[Reply, list[str] | None]:
     """The answer to who asks for the list of models, and their names; ``None`` = it is no such list.
 
@@ -157,8 +169,6 @@ def _listed(server: Server) -> tuple[Reply, list[str] | None]:
         shown, give = ("with this key", "another") if server.key else ("without a key", "one")
         raise UnusableServerError(f"{server.base.geturl()}/models is not shown {shown} (status {reply.status}); give {give} with --key.")
     try:
-        found = json.loads(reply.body)
-        listed = found if isinstance(found, list) else found["data"]
-        return reply, [str(one["id"]) for one in listed if "id" in one]
+        return reply, [str(one["id"]) for one in models_in(reply.body) if "id" in one]
     except (ValueError, RecursionError, KeyError, TypeError):
         return reply, None

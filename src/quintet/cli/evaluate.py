@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 from quintet.cli import vllm
-from quintet.cli.asking import Server, first_model, parse_url, require_model
+from quintet.cli.asking import Server, first_model, models_in, parse_url, require_model
 from quintet.cli.configuration import OTHER_VARIABLES, PREFIX
 from quintet.cli.console import OptionError
 from quintet.conformance.item import Call
@@ -223,8 +223,7 @@ def context(server: Server, model: str) -> int | None:
     """The most tokens of a text, as the list of models tells; ``None`` = it does not, and lm-eval cuts at its own bound."""
     reply = server.send(Call("GET", f"{server.base.path}/models"))
     with suppress(ValueError, RecursionError, KeyError, TypeError):
-        found = json.loads(reply.body)
-        listed = found if isinstance(found, list) else found["data"]
+        listed = models_in(reply.body)
         return next((int(one["max_model_len"]) for one in listed if one.get("id") == model and one.get("max_model_len")), None)
     return None
 
@@ -242,7 +241,7 @@ def _require_tokenizer(server: Server, model: str) -> None:
         OptionError: which is another, or is told to whoever has a key.
     """
     own, first = _tokens(server, {"model": model}), _tokens(server, {})
-    if first and not _tokens(server, {}, keyed=False):
+    if server.key and first and not _tokens(server, {}, keyed=False):
         url = server.base.geturl()
         raise OptionError(f"{url} tells tokens with a key only, which lm-eval's tokenizer does not send: give --tokenizer.")
     if own and first and own != first:

@@ -33,7 +33,7 @@ class JumpForward:
 
     def begins(self, matcher: Matcher | ThinkingBudget, output: Sequence[int]) -> bool:
         """Whether there may be anything to guess after ``output``, which the matcher has consumed. Quick; inside strings there is not."""
-        return bool(matcher.forced()) or _joint(self._tail(output)) in JOINTS
+        return bool(matcher.forced()) or self._tail(output).rstrip(BLANKS)[-1:] in JOINTS
 
     def guess(self, ahead: Matcher | ThinkingBudget, output: Sequence[int], goes_on: Callable[[], bool]) -> list[int]:
         """Tokens that are likely after ``output``.
@@ -60,7 +60,7 @@ class JumpForward:
     def _past_blanks(self, ahead: Matcher | ThinkingBudget, text: bytes) -> bytes:
         """The only byte that may come next but for white space, after white space as the output has it in such places."""
         joint = text.rstrip(BLANKS)
-        if _joint(text) not in JOINTS:
+        if joint[-1:] not in JOINTS:
             return b""
         mask = np.zeros(self._words, np.uint32)
         if not ahead.fill(mask):
@@ -74,11 +74,6 @@ class JumpForward:
         if len(allowed) == 1:
             return inked
         return whole[len(begun) :] + inked if whole.startswith(begun) else b""
-
-
-def _joint(text: bytes) -> bytes:
-    """The last byte that is no white space."""
-    return text.rstrip(BLANKS)[-1:]
 
 
 def _blanks(text: bytes, following: bytes) -> bytes:
