@@ -52,7 +52,10 @@ WRONG: dict[type, list[object]] = {
     Schema: [0, 1.5, True, [], [{}]],
     Grammar: [0, 1.5, True, [], {}],
     Images: [0, 1.5, True, "data:,", {}, [1], [None], [{}]],
-    Predicted: [0, 1.5, True, ["a"], {}, {"type": "text", "content": "a"}, {"content": 5}, {"content": [5]}, {"content": [{"text": 5}]}],
+    Predicted: [
+        *(0, 1.5, True, ["a"], {}, {"type": "text", "content": "a"}, {"content": 5}, {"content": [5]}, {"content": [{"text": 5}]}),
+        *({"content": "a", "weight": 1}, {"content": [{"type": "image_url", "text": "a"}]}, {"content": [{"text": "a", "detail": "low"}]}),
+    ],
     Speculation: [0, 1.5, True, {}, ["a"], [[1]], [1, "a"], [1.5]],
 }
 OUT_OF_RANGE: dict[type, list[object]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from quintet.dialects.fields import Prompts, wrong_type
@@ -18,14 +19,19 @@ class Predicted:
     def read(self, name: str, value: object) -> str:
         if isinstance(value, str):
             return value
-        if not isinstance(value, dict) or value.get("type", "content") != "content":
-            raise wrong_type(name, 'a string, or {"type": "content", "content": ...}', value)
+        if not isinstance(value, dict) or not _is(value, "content", {"content"}):
+            raise wrong_type(name, 'a string, or {"type": "content", "content": ...} and nothing else', value)
         content = value.get("content")
         parts = content if isinstance(content, list) else [{"text": content}]
-        texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+        texts = [part["text"] if isinstance(part, dict) and _is(part, "text", {"text"}) else None for part in parts]
         if not all(isinstance(text, str) for text in texts):
             raise wrong_type(name, "a string, or have a string or text parts as its content", content)
         return "".join(map(str, texts))
+
+
+def _is(value: Mapping[str, object], kind: str, members: Set[str]) -> bool:
+    """An object of that ``type``, which may be left out, with those members and no other: what one would ask for is not done."""
+    return value.get("type", kind) == kind and value.keys() - {"type"} == members
 
 
 @dataclass(frozen=True, slots=True)
