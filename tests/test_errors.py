@@ -32,4 +32,4 @@ def test_a_long_name_is_cut_as_a_value_is_but_for_the_quotes(name: str, limit: i
 
 def test_one_is_told_in_the_singular() -> None:
     assert [counted(many, "token") for many in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
-    assert [counted(f"{many:g}", "CPU") for many in (1.0, 1.5)] == ["1 CPU", "1.5 CPUs"]
+    assert [counted(many, "CPU") for many in (1.0, 1.5, 2 / 3)] == ["1 CPU", "1.5 CPUs", "0.666667 CPUs"]

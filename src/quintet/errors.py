@@ -253,9 +253,10 @@ class ModelError(QuintetError):
     """A model reference, file or download is unusable."""
 
 
-def counted(count: float | str, noun: str) -> str:
-    """``1 token``, ``2 tokens``: how many there are, in a message."""
-    return f"{count} {noun}{'' if str(count) == '1' else 's'}"
+def counted(count: float, noun: str) -> str:
+    """``1 token``, ``2 tokens``, ``1.5 seconds``: how many there are, in a message; of a ``float`` six digits at most."""
+    shown = f"{count:g}" if isinstance(count, float) else str(count)
+    return f"{shown} {noun}{'' if shown == '1' else 's'}"
 
 
 def one_line(text: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from quintet.backends.base import Health, State, require_open
 from quintet.backends.toy import ToyTokenizer
@@ -14,6 +15,8 @@ from quintet.inputs.capabilities import EVERYTHING, Capabilities
 from quintet.inputs.sequence import Prepared, PreparedSequence, SequenceSpec
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.models.traits import Roles, Traits
+
+T = TypeVar("T")
 
 EOS = 256
 FIRST_WORD = 257
@@ -76,6 +79,9 @@ class ScriptedBackend:
 
     async def tokenize_all(self, wanted: Iterable[str], add_special: bool, quoted: bool = False, tenant: str = "") -> dict[str, list[int]]:
         return {text: await self.tokenize(text, add_special, quoted, tenant) for text in wanted}
+
+    async def run(self, _tenant: str, _size: int, work: Callable[[], T]) -> T:
+        return work()
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "", watch: object = None) -> tuple[PreparedSequence, ...]:
         """It is the preparer too, in words of its own."""

@@ -43,7 +43,7 @@ def test_many_choices_are_spelled_out_off_the_event_loop(monkeypatch: pytest.Mon
     async def scenario() -> None:
         executor = FairExecutor()
         async with ready(Engine(toy_loader(), EngineConfig(kv_bytes=4 << 20))) as engine:
-            made = Service(engine, Preparer(engine, GuideCheck(), executor, ImageReader(executor)), lambda: 0.0, None, executor)
+            made = Service(engine, Preparer(engine, GuideCheck(), executor, ImageReader(executor)), lambda: 0.0)
             await made.prepare(asked)
             await made.prepare(request("a"))
 

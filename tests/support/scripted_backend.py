@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from msgspec import structs
 from tests.support.preparing import service
@@ -21,6 +22,8 @@ from quintet.inputs.supported import require_supported
 from quintet.inputs.tokenizer import Tokenizer
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
 from quintet.service.job import Job
+
+T = TypeVar("T")
 
 EOS = 256
 PIECES = [*(bytes([byte]) for byte in range(256)), b""]
@@ -92,6 +95,9 @@ class ScriptedBackend:
     def drain(self) -> None:
         """The service never drains a backend."""
         raise AssertionError
+
+    async def run(self, _tenant: str, _size: int, work: Callable[[], T]) -> T:
+        return work()
 
     async def prepare(self, specs: Sequence[SequenceSpec], tenant: str = "", watch: object = None) -> tuple[PreparedSequence, ...]:
         """It is the preparer too."""

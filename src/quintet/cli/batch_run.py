@@ -32,7 +32,7 @@ from quintet.engines.names import ANY
 from quintet.engines.registry import Registry
 from quintet.errors import counted, one_line
 from quintet.inputs.capabilities import Capabilities
-from quintet.models.files import sha256
+from quintet.models.files import sha256, sync
 from quintet.request import FRESH_SEED_BITS
 from quintet.server.alone import alone
 
@@ -324,9 +324,7 @@ def _hand_out(folder: Folder, options: BatchOptions, batch: Batch) -> int:
             with _usable(path):
                 _put(folder.content(id_), path)
     for place in {options.output.parent, options.errors.parent}:
-        fd = os.open(place, os.O_RDONLY)
-        os.fsync(fd)
-        os.close(fd)
+        sync(place)
     _remove(options)
     tokens = batch.tokens
     refused = f", {batch.failed} refused, see {options.errors}" if batch.failed else ""

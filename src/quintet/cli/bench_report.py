@@ -89,7 +89,7 @@ class Measured:
     def shown(self) -> RenderableType:
         """Figures and charts."""
         told, load = self.summary, self.settings
-        how = counted(load["clients"], "client") if load["clients"] else f"{counted(format(load['rate'], 'g'), 'arrival')} per second"
+        how = counted(load["clients"], "client") if load["clients"] else f"{counted(load['rate'], 'arrival')} per second"
         ended, tokens = counted(told["requests"] - told["failed"], "answer"), counted(told["tokens"], "token")
         parts: list[RenderableType] = [
             Text(

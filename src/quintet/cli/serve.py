@@ -216,7 +216,7 @@ def banner(fleet: fleets.Fleet, url: str, access: str, *, whole: bool, path: str
     name, threads = fleet.names.default.name, max(plan.threads for plan in fleet.plans)
     models = [_model(plan, model) for plan, model in zip(fleet.plans, fleet.models, strict=True)]
     quota, limit = machine.cpu_quota(), machine.memory_limit()
-    share = f" (a container with the time of {counted(f'{quota:g}', 'CPU')})" if quota is not None else ""
+    share = f" (a container with the time of {counted(quota, 'CPU')})" if quota is not None else ""
     computing = f"{fleet.plans[0].isa}, {counted(threads, 'thread')}{share}" if threads else "vLLM"
     of = f" (a container with {human(limit)})" if limit is not None else ""
     cache = " + ".join(map(_cache, fleet.plans)) + of

@@ -191,7 +191,7 @@ def _server_line(seen: Look) -> str:
     if told["left_per_s"]:
         parts.append(f"clients left {told['left_per_s']:g}/s")
     if told["cpus"] is not None:
-        parts.append(counted(f"{told['cpus']:g}", "CPU"))
+        parts.append(counted(told["cpus"], "CPU"))
     if told["memory_bytes"]:
         parts.append(human(int(told["memory_bytes"])))
     if told["machine_memory_used"]:

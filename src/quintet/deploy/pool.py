@@ -77,7 +77,7 @@ class Pool:
         self._replicas: list[Replica] = []
         self._made = 0  # replicas, ever
         self._past = Health(State.CLOSED)  # counted by replicas that are gone
-        self._capabilities: Capabilities | None = None
+        self._known: Capabilities | None = None  # see ``_capabilities``
         self._again = 0.0  # time before which no replica is replaced
         self._pages = 0  # of a replica, each of ``PAGE`` tokens
         self._draining = self._closed = False
@@ -190,16 +190,18 @@ class Pool:
         """Those that compute what they are given now."""
         return [replica for replica in self._replicas if replica.state is State.READY and self._usable(replica)]
 
+    @property
+    def _capabilities(self) -> Capabilities | None:
+        """Those of the first replica that was ready, which count from then on, whatever becomes of it; ``None`` = none was yet."""
+        if self._known is None:
+            told = (_capabilities_of(replica) for replica in self._replicas if not replica.leaving)
+            self._known = next(filter(None, told), None)
+        return self._known
+
     def _usable(self, replica: Replica) -> bool:
         """It stays and, as soon as it was ready once, has the model of the first that was: else its answers would be another's."""
-        if replica.leaving:
-            return False
-        try:
-            theirs = replica.engine.capabilities
-        except Loading:
-            return True
-        self._capabilities = self._capabilities or theirs
-        return theirs.fingerprint == self._capabilities.fingerprint
+        own, first = _capabilities_of(replica), self._capabilities
+        return not replica.leaving and (own is None or first is None or own.fingerprint == first.fingerprint)
 
     def _with_room(self, count: int, tenant: str, *, begun: bool = False) -> list[Replica]:
         return [replica for replica in self._replicas if self._usable(replica) and _has_room(replica.engine, count, tenant, begun=begun)]
@@ -289,6 +291,14 @@ class Pool:
         task = asyncio.get_running_loop().create_task(replica.engine.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+
+def _capabilities_of(replica: Replica) -> Capabilities | None:
+    """``None`` = it was never ready."""
+    try:
+        return replica.engine.capabilities
+    except Loading:
+        return None
 
 
 def _has_room(engine: Engine, count: int, tenant: str, *, begun: bool) -> bool:

@@ -206,14 +206,17 @@ def _require_unicode(text: str, path: _Path) -> None:
         raise BadRequest(_spell(path), rule, shorten(text[error.start]), code=_INVALID) from None
 
 
-def _spell(path: _Path, most: int = 6) -> str:
-    """``a.b[1]``, or its first ``most`` steps."""
+_MOST_STEPS = 6
+
+
+def _spell(path: _Path) -> str:
+    """``a.b[1]``, or its first ``_MOST_STEPS`` steps."""
     steps: list[str | int] = []
     while path:
         path, step = path
         steps.append(step)
     text = ""
-    for step in steps[: -most - 1 : -1]:  # the innermost comes first in ``steps``
+    for step in steps[: -_MOST_STEPS - 1 : -1]:  # the innermost comes first in ``steps``
         if isinstance(step, int):
             text += f"[{step}]"
         else:

@@ -131,7 +131,7 @@ class Preparer:
             Loading, EngineFailed, Overloaded: the model is not there.
         """
         tokenizer, capabilities = self._model.tokenizer, self._model.capabilities
-        await self._run(tenant, SEQUENCE_CHARS * len(specs), partial(_require_possible, specs, tokenizer, capabilities))
+        await self.run(tenant, SEQUENCE_CHARS * len(specs), partial(_require_possible, specs, tokenizer, capabilities))
         seeing = any(spec.images for spec in specs)
         placer = self._placer(tokenizer, capabilities, seeing)
         if placer is not None and seeing:
@@ -151,7 +151,7 @@ class Preparer:
                 image=None if placer is None else placer.image,
             )
             size = size_of(specs, known) + SEQUENCE_CHARS * len(specs)
-            return await self._run(tenant, size, lambda: resolve(specs, known, capabilities))
+            return await self.run(tenant, size, lambda: resolve(specs, known, capabilities))
 
     async def stop_tokens(self, strings: Sequence[str], tenant: str = "") -> dict[int, str]:
         """The control tokens whose text is one of the stop strings. Such a token has no text in which that could be found.
@@ -196,7 +196,7 @@ class Preparer:
             for name, spec in prompts.items():
                 placer.require_match(spec.prompt, len(spec.images), name)
 
-        await self._run(tenant, sum(len(spec.prompt) for spec in prompts.values()), match)
+        await self.run(tenant, sum(len(spec.prompt) for spec in prompts.values()), match)
 
     async def _place(
         self, spec: SequenceSpec, name: str, placer: Placer | ExpansionPlacer, pictures: Sequence[Picture], tenant: str
@@ -208,11 +208,11 @@ class Preparer:
             return await self._place_expanded(spec, name, placer, pictures, tenant)
         if isinstance(spec.prompt, str):
             tokens = await self._encode_marked(placer.text(spec.prompt, pictures), name, tenant)
-            return await self._run(tenant, len(tokens), lambda: placer.place(tokens, pictures, name))
+            return await self.run(tenant, len(tokens), lambda: placer.place(tokens, pictures, name))
         prompt, laid = spec.prompt, [placer.laid(picture) for picture in pictures]
         ids = await self._encoded(self._model.tokenizer.encode_inside, laid, tenant)
         each = [ids[text] for text in laid]
-        return await self._run(tenant, len(prompt) + sum(map(len, each)), lambda: placer.place(placer.ids(prompt, each), pictures, name))
+        return await self.run(tenant, len(prompt) + sum(map(len, each)), lambda: placer.place(placer.ids(prompt, each), pictures, name))
 
     async def _place_expanded(
         self, spec: SequenceSpec, name: str, placer: ExpansionPlacer, pictures: Sequence[Picture], tenant: str
@@ -225,7 +225,7 @@ class Preparer:
         else:
             tokens = spec.prompt
         expansions = await self._expand(spec, [bitmap(picture) for picture in pictures], tenant)
-        return await self._run(tenant, len(tokens), lambda: placer.place(spec.prompt, tokens, pictures, expansions))
+        return await self.run(tenant, len(tokens), lambda: placer.place(spec.prompt, tokens, pictures, expansions))
 
     async def _encode_marked(self, text: str, name: str, tenant: str) -> Sequence[int]:
         """The ids of a prompt in which one stands for each tile or image, so that they are the fewest that it may come to."""
@@ -308,7 +308,7 @@ class Preparer:
                 await asyncio.sleep(0)  # thousands of files must not hold up the streams of others
             line = await self.tokenize(gap.line, add_special=False, tenant=tenant)
             size = len(line) + sum(map(len, ids.values()))
-            prompt = await self._run(tenant, size, lambda: form.fill(gap, ids, line, about.context))
+            prompt = await self.run(tenant, size, lambda: form.fill(gap, ids, line, about.context))
         room = about.context - 1 - (len(prompt) - len(line))  # beside what was cut to fit, and one token to generate
         if len(line) > room:
             rule = (
@@ -326,12 +326,12 @@ class Preparer:
         """
         traits, context = self._model.tokenizer.traits, self._model.capabilities.context
         size = sum(map(len, prompts.values()))
-        begin, later = await self._run(tenant, size, partial(texts_among, prompts, traits, context))
+        begin, later = await self.run(tenant, size, partial(texts_among, prompts, traits, context))
         async with self._turn(tenant, begin, later):
             first = await self.tokenize_all(begin, add_special=True, tenant=tenant)
             inside = await self.tokenize_all(later, add_special=False, tenant=tenant)
             size += sum(map(len, (*first.values(), *inside.values())))
-            return await self._run(tenant, size, partial(joined, prompts, first, inside, context))
+            return await self.run(tenant, size, partial(joined, prompts, first, inside, context))
 
     async def quote(self, parts: Sequence[tuple[str, bool]], tenant: str = "") -> list[int]:
         """The ids of a prompt of texts, each by itself, without those that the model wants before a text.
@@ -376,10 +376,15 @@ class Preparer:
         ids: dict[str, list[int]] = {}
         for portion in portions(wanted):
             work = partial(encode_all, encode, portion)
-            ids |= await self._run(tenant, sum(map(len, portion)), watch.of(work) if watch else work)
+            ids |= await self.run(tenant, sum(map(len, portion)), watch.of(work) if watch else work)
         return ids
 
-    async def _run(self, tenant: str, size: int, work: Callable[[], T]) -> T:
+    async def run(self, tenant: str, size: int, work: Callable[[], T]) -> T:
+        """Do what takes as long as tokenising ``size`` characters: here, if that is soon done, else where it is its tenant's turn.
+
+        Raises:
+            Overloaded: see ``FairExecutor.run``.
+        """
         return work() if size <= INLINE_CHARS else await self._executor.run(tenant, work)
 
     def _tags_of(self, tokenizer: Tokenizer) -> Tags | None:

@@ -165,7 +165,7 @@ class Completions:
             backend = await self._models.ready(call, served.entry)
             preparer = served.entry.preparer  # while the engine is there; it may be gone before the judge is
             moderator = await self._moderator(call, judging) if judging else None
-            service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, self._executor, moderator)
+            service = Service(backend, preparer, self._source.clock, self._config.max_logprobs, moderator)
             preparing = _prepared(call, api, parsed, preparer, served, service)
             # Judging a prompt takes its time, as does whatever waits for its turn: tokenising all but short ones, spelling out many
             # choices, and images however short.

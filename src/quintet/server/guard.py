@@ -34,7 +34,7 @@ class Deadline:
     @property
     def error(self) -> DeadlineExceeded:
         """What is told when it is over."""
-        return DeadlineExceeded(f"The request took longer than {counted(f'{self._seconds:g}', 'second')}.")
+        return DeadlineExceeded(f"The request took longer than {counted(self._seconds, 'second')}.")
 
     @contextlib.asynccontextmanager
     async def kept(self) -> AsyncIterator[None]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 from quintet.backends.base import Backend
-from quintet.executor import FairExecutor
 from quintet.inputs.answer_size import require_answer_size
-from quintet.inputs.prepare import INLINE_CHARS, SEQUENCE_CHARS, Preparer
+from quintet.inputs.prepare import SEQUENCE_CHARS, Preparer
 from quintet.inputs.sequence import Adapter, Prepared, Urgency
 from quintet.moderation.judge import Judge, Moderator
 from quintet.request import CompletionRequest
@@ -20,8 +18,6 @@ from quintet.service.job import Job
 from quintet.service.moderated import ModeratedJob, require_safe
 from quintet.service.watch import Watch
 from quintet.text.labels import Labels
-
-T = TypeVar("T")
 
 _ids = itertools.count(1)  # of requests, in whichever engine: a client's own names mean nothing there
 
@@ -38,7 +34,6 @@ class Service:
         preparer: for the same backend.
         clock: seconds, monotonic.
         max_logprobs: most of an answer; ``None`` = any number.
-        executor: for what takes long; ``None`` = it may be done here and now.
         moderator: judges prompts and outputs; ``None`` = nothing is judged.
     """
 
@@ -48,14 +43,12 @@ class Service:
         preparer: Preparer,
         clock: Callable[[], float],
         max_logprobs: int | None = None,
-        executor: FairExecutor | None = None,
         moderator: Moderator | None = None,
     ) -> None:
         self._backend = backend
         self._preparer = preparer
         self._clock = clock
         self._max_logprobs = max_logprobs
-        self._executor = executor
         self._moderator = moderator
 
     async def prepare(
@@ -85,7 +78,7 @@ class Service:
             require_beams(request, self._backend.capabilities, moderated=self._moderator is not None)
         else:
             self._backend.require_room(len(request.prompts) * candidates_of(request), tenant)  # nor where not all fit
-        specs = await self._run(tenant, size, partial(specs_of, request if request.beams is None else beam_request(request)))
+        specs = await self._preparer.run(tenant, size, partial(specs_of, request if request.beams is None else beam_request(request)))
         sequences = await self._preparer.prepare(specs, tenant, watch.tokenizing)
         if self._max_logprobs is not None:
             answered = sequences if request.beams is None else [beam for beam in sequences for _ in range(request.n)]
@@ -110,13 +103,9 @@ class Service:
             texts = [text_of(prompt, labels) for prompt in request.prompts]
             await require_safe(judge, texts)
             make = partial(ModeratedJob, self._backend, prepared, request, watch, judge, texts)
-        job = await self._run(tenant, size + sum(map(len, request.prompts)), make)
+        job = await self._preparer.run(tenant, size + sum(map(len, request.prompts)), make)
         job.require_room()  # others may have come meanwhile; nothing can between this and ``start``
         return job
-
-    async def _run(self, tenant: str, size: int, work: Callable[[], T]) -> T:
-        """As ``Preparer`` does it, where there is an executor."""
-        return work() if self._executor is None or size <= INLINE_CHARS else await self._executor.run(tenant, work)
 
     def _urgency(self, request: CompletionRequest) -> Urgency:
         """What is decided by the text must not wait: where it ends, how a search goes on, whether it may be shown."""

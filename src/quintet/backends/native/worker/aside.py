@@ -10,14 +10,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
 from quintet.backends.native.draft.jump_forward import MOST_BYTES, JumpForward
 from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.backends.native.schedule.sequence import Sequence
-from quintet.backends.native.worker.masks import SLOW_S, lower
+from quintet.backends.native.worker.lane import Lane
+from quintet.backends.native.worker.masks import SLOW_S
 from quintet.guides.matcher import Compiler, Matcher
 
 WAIT_S = 0.02
@@ -34,11 +34,10 @@ class Aside:
     """A thread, and another one once that is late."""
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
+        self._lane = Lane("quintet-ahead")
 
     def ask(self, work: Callable[[], T]) -> tuple[T, float] | None:
         """What it comes to, and the processor time that it took, in seconds; ``None``: it broke, or is late."""
-        self._pool = self._pool or ThreadPoolExecutor(1, "quintet-ahead")
         thread: list[int] = []
 
         def run() -> tuple[T, float] | None:
@@ -50,13 +49,10 @@ class Aside:
                 _log.exception("a guide broke where it was asked what comes later; it is not asked again")
                 return None
 
-        asked = self._pool.submit(run)
         try:
-            return asked.result(WAIT_S)
+            return self._lane.submit(run).result(WAIT_S)
         except TimeoutError:
-            self._pool.shutdown(wait=False)
-            self._pool = None
-            lower(thread[0] if thread else 0)
+            self._lane.leave(thread[0] if thread else 0)
             return None
 
 

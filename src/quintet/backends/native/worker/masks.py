@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ import numpy as np
 from quintet.backends.native.draft.thinking_budget import ThinkingBudget
 from quintet.backends.native.schedule.plan import Segment
 from quintet.backends.native.schedule.sequence import Sequence, State
+from quintet.backends.native.worker.lane import Lane, lower
 from quintet.guides.compiled import Guides
 from quintet.guides.matcher import U32, Matcher
 
@@ -45,9 +46,6 @@ TOTAL_S = 10.0
 
 HANG_S = 20.0
 """A mask whose thread has used no processor time for so long will not come."""
-
-NICE = 10
-"""Of the threads that make slow masks: a tenth of what others get. Not less, as they hold the interpreter's lock now and then."""
 
 Follower = Matcher | ThinkingBudget
 
@@ -72,8 +70,7 @@ class _Job:
         bits: uint32 [rows, words] of the step that it was begun in; ones where it is not filled.
         filled: rows that the guide allows something at; 0 = it cannot go on.
         follower: of the sequence, at the first row.
-        begun: when, in seconds.
-        thread: the system's number of the one that it runs in.
+        thread: the system's number of the one that it runs in; 0 = it was not begun.
         thread_s_at_begin: processor time of that thread when it was begun.
         thread_s_seen, seen_at: the same when it was looked at last, and when that was.
         late: somebody wants to be told when it is done.
@@ -85,7 +82,6 @@ class _Job:
     follower: Follower | None
     filled: int = 0
     cpu_s: float = 0.0
-    begun: float = 0.0
     thread: int = 0
     thread_s_at_begin: float = 0.0
     thread_s_seen: float = 0.0
@@ -126,7 +122,7 @@ class Masks:
         self._guides = guides
         self._words = -(-vocab // 32)
         self._wake = wake
-        self._quick, self._slow = _Lane("quintet-masks", self._make), _Lane("quintet-slow-masks", self._make, low=True)
+        self._quick, self._slow = _MaskLane("quintet-masks", self._make), _MaskLane("quintet-slow-masks", self._make, low=True)
         self._late: dict[Sequence, _Job] = {}
         self.seconds = 0.0
         """Processor time of all masks that were drawn with."""
@@ -140,7 +136,7 @@ class Masks:
         if not any(segment.seq.guided for segment in drawing):
             return None
         # One that is being made holds up those behind it, whoever still waits for it: see ``give_up``.
-        self._late = {seq: job for seq, job in self._late.items() if seq.state is not State.DONE or (job.begun and not job.done)}
+        self._late = {seq: job for seq, job in self._late.items() if seq.state is not State.DONE or (job.thread and not job.done)}
         masked = Masked(np.full((sum(segment.draws for segment in drawing), self._words), 0xFFFFFFFF, np.uint32), [])
         jobs: dict[Segment, _Job] = {}
         first = 0
@@ -158,7 +154,7 @@ class Masks:
         """Sequences whose masks do not come cannot go on; those behind them can."""
         now = time.monotonic()
         for job in self._late.values():
-            if not job.done and job.begun and now - job.seen_at > HANG_S:
+            if not job.done and job.thread and now - job.seen_at > HANG_S:
                 used = used_by(job.thread)
                 if job.thread_s_seen < used < job.thread_s_at_begin + TOTAL_S:  # it gets on, if slowly
                     job.thread_s_seen, job.seen_at = used, now
@@ -253,7 +249,7 @@ class Masks:
         return matcher
 
 
-class _Lane:
+class _MaskLane:
     """A thread that does jobs in turn, and can be left to one of them.
 
     Args:
@@ -261,16 +257,15 @@ class _Lane:
     """
 
     def __init__(self, name: str, make: Callable[[_Job], None], *, low: bool = False) -> None:
-        self._name, self._make, self._low = name, make, low
+        self._make, self._low = make, low
         self._jobs: deque[_Job] = deque()
-        self._pool: ThreadPoolExecutor | None = None
+        self._lane = Lane(name)
         self._last: Future[None] | None = None
 
     def put(self, jobs: list[_Job]) -> None:
         if jobs:
             self._jobs.extend(jobs)
-            self._pool = self._pool or ThreadPoolExecutor(1, self._name)
-            self._last = self._pool.submit(self._run, self._jobs)
+            self._last = self._lane.submit(partial(self._run, self._jobs))
 
     def wait(self, seconds: float) -> None:
         """Until all jobs are done, or for so long."""
@@ -279,14 +274,12 @@ class _Lane:
 
     def leave(self, job: _Job) -> None:
         """The job keeps its thread, which ends with it; a new one does the others."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-        lower(job.thread)
+        self._lane.leave(job.thread)
         rest = deque[_Job]()
         with contextlib.suppress(IndexError):
             while True:
                 rest.append(self._jobs.popleft())  # each is done by whoever took it
-        self._jobs, self._pool, self._last = deque(), None, None
+        self._jobs, self._last = deque(), None
         self.put(list(rest))
 
     def _run(self, jobs: deque[_Job]) -> None:
@@ -296,8 +289,8 @@ class _Lane:
             while True:
                 job = jobs.popleft()
                 job.thread_s_at_begin = job.thread_s_seen = time.thread_time()
-                job.thread, job.seen_at = threading.get_native_id(), time.monotonic()
-                job.begun = job.seen_at
+                job.seen_at = time.monotonic()
+                job.thread = threading.get_native_id()  # last: from here on it is looked at
                 self._make(job)
 
 
@@ -308,10 +301,3 @@ def used_by(thread: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def lower(thread: int) -> None:
-    """Let a thread run less than others; 0 = none. Linux has a priority for each; nobody can take that back."""
-    if sys.platform == "linux" and thread:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, thread, NICE)
