@@ -52,3 +52,11 @@ def test_a_size_that_is_not_all_there_waits_unless_it_is_longer_than_may_be_hand
     for part in (b"5", b"5;" + b"e" * 70, b"5\r"):
         assert chunks.end(part, 0, len(part)) == 0
     assert chunks.end(b"5;" + b"e" * 100, 0, 80) == 80
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("tail", "taken"), [(b"", False), (b"\r", False), (b"\rx", True), (b"\n", True)])
+def test_a_size_of_ever_more_digits_takes_no_more_time_than_they_do(tail: bytes, taken: bool) -> None:
+    """A few microseconds for a thousand; at their square, two million would take hours."""
+    line = b"0" * 2_000_000 + tail
+    assert Chunks().end(line, 0, len(line)) == (len(line) if taken else 0)
