@@ -8,7 +8,9 @@ import stat
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
+from shutil import copy
 from tempfile import mkdtemp
 
 import pytest
@@ -298,3 +300,19 @@ def test_rows_are_written_all_or_none_and_those_that_come_next_are_written(tmp_p
     store.write({**rows, number: None})
     assert rows_in(tmp_path / "ledger.db").keys() == rows.keys()
     store.close()
+
+
+def test_another_servers_ledger_with_the_same_numbers_that_took_our_ones_place_is_left_as_it_is(tmp_path: Path) -> None:
+    ours, theirs = Store(tmp_path / "ours.db"), Store(tmp_path / "theirs.db")
+    number = ours.begin(1.0)
+    assert theirs.begin(2.0) == number
+    theirs.write({number: Row(number, "theirs", "", "", "", 1, 60.0)})
+    with closing(sqlite3.connect(theirs.file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    ours.file.unlink()
+    copy(theirs.file, ours.file)
+    with pytest.raises(sqlite3.Error, match="UNIQUE constraint failed: lives.life"):
+        ours.mend()
+    assert [row and row.id for row in rows_in(ours.file).values()] == ["theirs"]
+    ours.close()
+    theirs.close()

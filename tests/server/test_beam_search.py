@@ -65,7 +65,13 @@ def oracle(prompt: bytes, n: int, most: int, penalty: float, ends: bool, early: 
         if early and len(complete) >= n:
             live = []
             break
-    return sorted([*complete, *live], key=lambda one: -one[1] / len(one[0]) ** penalty)[:n]
+
+    def score(beam: tuple[int, ...], total: float) -> float:
+        """vLLM's ``get_beam_search_score``, whose tokens include the prompt, and not the EOS that ended a beam."""
+        length = len(prompt) + len(beam) - (ends and beam[-1] == EOS)
+        return float(total / length**penalty)
+
+    return sorted([*complete, *live], key=lambda one: -score(*one))[:n]
 
 
 def posted(*bodies: dict[str, Any]) -> list[Answer]:

@@ -94,7 +94,8 @@ def applied(given: Mapping[str, object], options: Mapping[str, object], request:
     Raises:
         BadRequest: one of them is malformed, or does not go with another.
     """
-    include, salt, ids = INCLUDE_STOP.of(given), CACHE_SALT.of(given), LOGPROB_IDS.of(given)
+    include, salt = INCLUDE_STOP.of(given), CACHE_SALT.of(given)
+    ids = tuple(dict.fromkeys(LOGPROB_IDS.of(given)))  # one entry for a token, however often it is asked for
     if ids and request.logprobs is None:
         raise BadRequest(LOGPROB_IDS.name, "needs logprobs")
     return replace(

@@ -2,8 +2,9 @@
 
 vLLM's, to the letter (0.33, entrypoints/generate/beam_search/online.py): of each of ``n`` beams the ``2 n`` likeliest next tokens are
 candidates; one that ends the text completes its beam; of the others those ``n`` go on whose sums of log-probabilities are highest; after
-``max_tokens`` those that go on count as complete too, and the best ``n`` are the answer, by their sum over the number of their tokens (one
-that ended the text among them) to the power of ``length_penalty``. The prefix cache makes a step cheap: all but a page of a beam is there.
+``max_tokens`` those that go on count as complete too, and the best ``n`` are the answer, by their sum over their length to the power of
+``length_penalty``: of the prompt and the beam, without a token that ended the text (vllm/beam_search.py: "The tokens include the prompt."
+"if tokens[-1] == eos_token_id: seq_len -= 1"). The prefix cache makes a step cheap: all but a page of a beam is there.
 """
 
 from __future__ import annotations
@@ -84,12 +85,13 @@ class Search:
 
     Args:
         width: ``n``.
+        prompt: its tokens.
         max_tokens: of a beam.
         ends: tokens that end the text.
     """
 
-    def __init__(self, width: int, max_tokens: int, ends: Container[int], rules: Beams) -> None:
-        self._width, self._max_tokens, self._ends, self._rules = width, max_tokens, ends, rules
+    def __init__(self, width: int, prompt: int, max_tokens: int, ends: Container[int], rules: Beams) -> None:
+        self._width, self._prompt, self._max_tokens, self._ends, self._rules = width, prompt, max_tokens, ends, rules
         self._complete: list[Beam] = []
         self._steps = 0
         self.live = [Beam()] if max_tokens else []
@@ -123,7 +125,8 @@ class Search:
         return sorted(self._complete, key=self._score, reverse=True)[: self._width]
 
     def _score(self, beam: Beam) -> float:
-        return float(beam.total / max(beam.length, 1) ** self._rules.length_penalty)
+        length = self._prompt + beam.length - beam.ended
+        return float(beam.total / max(length, 1) ** self._rules.length_penalty)
 
 
 def require_beams(request: CompletionRequest, capabilities: Capabilities, *, moderated: bool) -> None:
@@ -176,7 +179,7 @@ class BeamJob(Job):
         ends = frozenset[int]() if request.sampling.ignore_eos else backend.tokenizer.eos_ids
         self._prompts = prepared.sequences
         self._searches = [  # a middle that is filled in has ends of its own
-            Search(request.n, prompt.max_tokens, ends | frozenset(prompt.sampling.stop_token_ids), request.beams)
+            Search(request.n, len(prompt.tokens), prompt.max_tokens, ends | frozenset(prompt.sampling.stop_token_ids), request.beams)
             for prompt in self._prompts
         ]
         self._ids = ids

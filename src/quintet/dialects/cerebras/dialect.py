@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quintet.dialects.base import GREEDY_NOTE, ErrorReply, Headers, Identity, Parsed, ServedModel, check_choices, sampling, switched_off
+from quintet.dialects.base import (
+    GREEDY_NOTE,
+    GREEDY_TOP_P_NOTE,
+    ErrorReply,
+    Headers,
+    Identity,
+    Parsed,
+    ServedModel,
+    check_choices,
+    sampling,
+    switched_off,
+)
 from quintet.dialects.cerebras import limits
 from quintet.dialects.cerebras.grammar import ROOTS, guide
 from quintet.dialects.cerebras.wire import CerebrasRenderer, error_body
@@ -47,7 +58,7 @@ STOP: Field[tuple[str, ...]] = Field("stop", Stop(4, 1024), (), note="`[]` is no
 # text unchanged; the page holds.
 TEMPERATURE = Field("temperature", Number(0, 1.5), 1.0, note=GREEDY_NOTE)
 # Page, top_p: "the model considers the tokens with top_p probability mass"; with 0, the likeliest token remains.
-TOP_P = Field("top_p", Number(0, 1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
+TOP_P = Field("top_p", Number(0, 1), 1.0, note=GREEDY_TOP_P_NOTE)
 # Page, echo: "Echo back the prompt in addition to the completion. Incompatible with `return_raw_tokens=True`."
 ECHO = Field("echo", Boolean(), False)
 USER = Field("user", String(512), "", Status.NO_OP)

@@ -7,7 +7,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quintet.dialects.base import GREEDY_NOTE, LEAST, ErrorReply, Headers, Identity, Parsed, ServedModel, fault, sampling, switched_off
+from quintet.dialects.base import (
+    GREEDY_NOTE,
+    GREEDY_TOP_P_NOTE,
+    LEAST,
+    ErrorReply,
+    Headers,
+    Identity,
+    Parsed,
+    ServedModel,
+    fault,
+    sampling,
+    switched_off,
+)
 from quintet.dialects.constraints import Grammar, Schema, response_format, unknown_fields
 from quintet.dialects.extensions import Extensions
 from quintet.dialects.fields import (
@@ -53,7 +65,7 @@ MAX_COMPLETION_TOKENS: Field[int | None] = Field(
 # Page, echo_last: "Passing `echo_last=len(prompt)` is the same as `echo=True`". Both given, the narrower one holds.
 ECHO_LAST: Field[int | None] = Field("echo_last", Integer(0), None, note="Overrides `echo`; 0: nothing is echoed.")
 TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note=GREEDY_NOTE)
-TOP_P = Field("top_p", Number(0, 1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
+TOP_P = Field("top_p", Number(0, 1), 1.0, note=GREEDY_TOP_P_NOTE)
 # Page, top_k: "Must be between 0 and 100."
 TOP_K = Field("top_k", Integer(0, 100), 0, note="0: off.", shown="off")
 FREQUENCY_PENALTY = Field("frequency_penalty", Number(-2, 2), 0.0)

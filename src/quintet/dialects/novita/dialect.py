@@ -11,6 +11,7 @@ from typing import Any
 
 from quintet.dialects.base import (
     GREEDY_NOTE,
+    GREEDY_TOP_P_NOTE,
     LEAST,
     ErrorReply,
     Headers,
@@ -60,7 +61,7 @@ STOP: Field[tuple[str, ...]] = Field("stop", Stop(4, 1024), (), note="The text e
 # Page, temperature: "between 0 and 2", "Required range: `0 < x < 2`". Clients send 0 for greedy.
 TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note=GREEDY_NOTE)
 # Page, top_p: "Required range: `0 < x <= 1`".
-TOP_P = Field("top_p", Positive(1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
+TOP_P = Field("top_p", Positive(1), 1.0, note=GREEDY_TOP_P_NOTE)
 # Page, top_k: "Required range: `1 < x < 128`".
 TOP_K = Field("top_k", Integer(1, 128), 0, note="1: greedy.", shown="off")
 # Page, min_p: "Required range: `0 <= x <= 1`".

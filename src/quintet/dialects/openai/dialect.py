@@ -11,6 +11,7 @@ import msgspec
 
 from quintet.dialects.base import (
     GREEDY_NOTE,
+    GREEDY_TOP_P_NOTE,
     ErrorReply,
     Headers,
     Identity,
@@ -79,7 +80,7 @@ SUFFIX = Field("suffix", String(), "", note='400 for a model without fill-in-the
 # Page, temperature: "What sampling temperature to use, between 0 and 2."
 TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note=GREEDY_NOTE)
 # Page, top_p: "the model considers the results of the tokens with top_p probability mass"; with 0, the likeliest token remains.
-TOP_P = Field("top_p", Number(0, 1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
+TOP_P = Field("top_p", Number(0, 1), 1.0, note=GREEDY_TOP_P_NOTE)
 # Page, user: "A unique identifier representing your end-user, which can help OpenAI to monitor and detect abuse."
 USER = Field("user", String(512), "", Status.NO_OP)
 

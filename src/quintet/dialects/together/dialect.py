@@ -8,6 +8,7 @@ from typing import Any
 
 from quintet.dialects.base import (
     GREEDY_NOTE,
+    GREEDY_TOP_P_NOTE,
     LEAST,
     ErrorReply,
     Fault,
@@ -48,7 +49,7 @@ MAX_TOKENS: Field[int | None] = Field(
 STOP: Field[tuple[str, ...]] = Field("stop", Stop(64, 1024), (), note="The page has arrays only; one string is taken too.")
 # Page, temperature: "A decimal number from 0-1 that determines the degree of randomness". Clients send more, and more has a meaning.
 TEMPERATURE = Field("temperature", Number(0, 2), 1.0, note=GREEDY_NOTE)
-TOP_P = Field("top_p", Number(0, 1), 1.0, note="Below 0.000001: greedy, as the likeliest token is all that is left.")
+TOP_P = Field("top_p", Number(0, 1), 1.0, note=GREEDY_TOP_P_NOTE)
 # Page, top_k: "the maximum number of tokens to consider at each step", "format: int32"; 0 and -1 are what clients send for "all".
 TOP_K = Field("top_k", Integer(-1, 2**31 - 1), 0, note="0 and -1: off.", shown="off")
 # Page, repetition_penalty: "Higher values decrease repetition." One divides by it.
