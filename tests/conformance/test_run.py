@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quintet.cli import clients
 from quintet.conformance.client import Client
 from quintet.conformance.item import Call, Page, Reply, Result, Send, Verdict
 from quintet.conformance.pages import PAGES
@@ -121,3 +122,8 @@ def test_what_failed_once_is_asked_again_for_the_next_item(hiccup: Reply, verdic
     found = results(send, PAGES["openai"], "created", "model.answer", "object")
     assert [one.verdict for one in found] == [verdict, Verdict.PASS, Verdict.PASS]
     assert len(sent) == 2, "the answer that came is kept"
+
+
+def test_the_command_offers_the_pages_that_there_are_items_of() -> None:
+    """It has a list of its own, as the items take longer to import than the help to print."""
+    assert tuple(PAGES) == clients.PAGES

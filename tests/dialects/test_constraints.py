@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from quintet.dialects import constraints
 from quintet.dialects.catalog import PROVIDERS
 from quintet.errors import BadRequest, Unsupported
+from quintet.guides import schema as schemas
 from quintet.request import Guide, GuideKind
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
@@ -258,3 +260,7 @@ def test_an_object_without_a_constraint_is_refused_and_an_empty_one_of_llama_ser
         with pytest.raises(BadRequest, match=r"structured_outputs.*must have one of"):
             guide(dialect, structured_outputs=empty)
     assert guide(dialect, grammar="", response_format={"type": "text"}, guided_json=None, grammar_lazy=False) is None
+
+
+def test_what_a_guide_refuses_in_a_schema_is_refused_beside_its_wrapping_too() -> None:
+    assert schemas._IGNORED - {"x-guidance"} <= constraints._RESTRICTING

@@ -286,7 +286,7 @@ class Store:
     def _execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
         return self._connection.execute(statement, values)
 
-    def _fetch_one(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...] | None:
+    def _fetch_one(self, statement: str, values: Sequence[Any]) -> tuple[Any, ...] | None:
         row: tuple[Any, ...] | None = self._execute(statement, values).fetchone()
         return row
 

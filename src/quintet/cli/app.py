@@ -19,7 +19,6 @@ from quintet.config import LOG_LEVELS, MAX_LOGPROBS, KvType, Quantize
 if TYPE_CHECKING:
     from quintet.backends.native.front.spawn import Ahead
 
-DEFAULT_KV = "1GiB"
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -36,7 +35,7 @@ _pack_cache = _option(
     "--pack-cache/--no-pack-cache", default=True, help="Keep packed weights in the cache folder: a model is ready sooner the next time."
 )
 _pack_size = _option("--pack-cache-size", metavar="SIZE", default="20GiB", help="Most bytes of them; what was not used for longest goes.")
-_kv_cache = _option("--kv-cache", metavar="SIZE", default=DEFAULT_KV, help="Memory for the KV cache, e.g. 512MiB or 2GiB.")
+_kv_cache = _option("--kv-cache", metavar="SIZE", default="1GiB", help="Memory for the KV cache, e.g. 512MiB or 2GiB.")
 _kv_type = _option(
     "--kv-type", type=click.Choice(get_args(KvType)), default="f16", help="Keys and values in 16 bits, or 8: nearly twice the tokens."
 )

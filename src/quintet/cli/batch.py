@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from quintet.cli.console import OptionError
 from quintet.cli.values import PATH
 from quintet.config import BatchConfig
 from quintet.errors import shorten
-from quintet.models.files import expanded
+from quintet.models.files import xdg
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -66,9 +65,7 @@ def state_dir() -> Path:
     Raises:
         ModelError: nobody knows where that is.
     """
-    xdg = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(xdg) if Path(xdg).is_absolute() else expanded("~/.local/state")  # the XDG rule: a relative value is ignored
-    return base / "quintet" / "batches"
+    return xdg("XDG_STATE_HOME", "~/.local/state") / "quintet" / "batches"
 
 
 @click.group()

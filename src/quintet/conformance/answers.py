@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quintet.conformance.client import LONG, PROMPT, SHORT, Answer, Client, Stream, member, need, parsed, shown
-from quintet.conformance.item import Check, Differs, Untold
+from quintet.conformance.client import LONG, PROMPT, SHORT, Answer, Client, Stream, member, need, shown
+from quintet.conformance.item import Check, Untold
 from quintet.errors import counted
 
 REAL = (946_684_800, 4_102_444_800)
@@ -257,6 +257,18 @@ def usage_last(streamed: Stream) -> Mapping[str, Any]:
     return found
 
 
+def usage_everywhere(client: Client) -> None:
+    """In an answer, and in the very last chunk of a stream."""
+    usage(client)
+    usage_last(client.stream(max_tokens=LONG))
+
+
+def no_prompt(client: Client) -> None:
+    """A request without a prompt goes on from nothing."""
+    answer = client.taken(client.reply({"model": client.model, "max_tokens": 4, "temperature": 0}))
+    need(answer.completion_tokens > 0 or answer.finish == "stop", "nothing came without a prompt")
+
+
 # Errors
 
 
@@ -274,20 +286,6 @@ def not_provoked(what: str) -> Check:
 
     def check(_: Client) -> None:
         raise Untold(what)
-
-    return check
-
-
-def error_member(path: str, *kinds: str, bad: Mapping[str, Any] | None = None) -> Check:
-    """A refusal's body has the member."""
-
-    def check(client: Client) -> None:
-        reply = client.refused(**(bad or {"max_tokens": "many"}))
-        try:
-            found = Answer(reply, parsed(reply.body)).member(path, *kinds)
-        except Differs as error:
-            raise Differs(f"status {reply.status}: {error}") from None
-        need(found != "", f"{path} is empty")
 
     return check
 

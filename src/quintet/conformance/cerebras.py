@@ -30,11 +30,6 @@ def _names(client: Client) -> None:
     need(any(reply.status == 200 for reply in replies), "none of the page's names is served")
 
 
-def _prompt_default(client: Client) -> None:
-    answer = client.taken(client.reply({"model": client.model, "max_tokens": 4, **GREEDY}))
-    need(answer.completion_tokens > 0 or answer.finish == "stop", "nothing came without a prompt")
-
-
 def _raw_tokens(client: Client) -> None:
     """Ids in place of a text: those of the text, and the same each time."""
     answer = client.greedy(return_raw_tokens=True)
@@ -134,7 +129,7 @@ REQUEST = (
         "The prompt(s) to generate completions for, encoded as a string, array of strings, array of tokens, or array of token arrays.",
         a.prompt_forms,
     ),
-    Item("prompt.default", 'Default: `""`', _prompt_default),
+    Item("prompt.default", 'Default: `""`', a.no_prompt),
     Item("model", '<ParamField path="model" type="string" required="true">', a.model_required),
     Item("model.names", "Available options: * `llama3.1-8b` * `llama-3.3-70b`", _names),
     Item("stream", "If set, partial message deltas will be sent.", a.stream),

@@ -99,10 +99,6 @@ class Stream:
         for chunk in self.chunks:
             yield from chunk.choices
 
-    def finishes(self) -> list[object]:
-        """The reasons to end that were told."""
-        return [one["finish_reason"] for one in self.choices() if one.get("finish_reason") is not None]
-
 
 @dataclass
 class Client:

@@ -189,12 +189,6 @@ def _top_logprobs(client: Client) -> None:
     client.refused(logprobs=1, top_logprobs=-1)
 
 
-def _usage(client: Client) -> None:
-    """In an answer, and in the very last chunk of a stream."""
-    a.usage(client)
-    a.usage_last(client.stream(max_tokens=LONG))
-
-
 def _finish(client: Client) -> None:
     a.finish_reason("stop", "length")(client)
 
@@ -352,7 +346,7 @@ ANSWER = (
         'This will be "stop" if the model hit a natural stop point or a provided stop sequence, or "length"',
         _finish,
     ),
-    Item("usage", "For streaming responses, `usage` field is included in the very last response chunk returned.", _usage),
+    Item("usage", "For streaming responses, `usage` field is included in the very last response chunk returned.", a.usage_everywhere),
     Item("usage.prompt_tokens", "The number of tokens in the prompt.", a.usage_prompt),
     Item("usage.completion_tokens", "The number of tokens in the generated completion.", a.usage_completion),
     Item("usage.total_tokens", "The total number of tokens used in the request (prompt + completion).", a.usage),

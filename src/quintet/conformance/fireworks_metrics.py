@@ -44,14 +44,13 @@ def _in_headers(client: Client) -> None:
         need(f"fireworks-{name}" in client.greedy().reply.headers, f"without asking there is no header fireworks-{name}")
 
 
-def _metric(name: str, *, whole: bool = False, dedicated: bool = False) -> Check:
-    """The metric is a number, at least 0; those of dedicated deployments need not be there."""
+def _metric(name: str, *, whole: bool = False) -> Check:
+    """The metric is a number, at least 0; it need not be there, as all but those in the headers are of dedicated deployments."""
 
     def check(client: Client) -> None:
         found = _metrics(client.greedy(**_ON))
-        if dedicated and name not in found:
+        if name not in found:
             raise Untold("it is not told, and the page promises it for dedicated deployments only")
-        need(name in found, f"there is no {name}")
         value = _number(found[name])
         need(value is not None and value >= 0, f"it is {shown(found[name])}")
         need(not whole or value == int(value or 0), f"it is {shown(found[name])}")
@@ -128,40 +127,40 @@ METRICS = (
     Item(
         "perf_metrics.speculation-generated-tokens",
         "`speculation-generated-tokens`: Number of speculative generated tokens",
-        _metric("speculation-generated-tokens", whole=True, dedicated=True),
+        _metric("speculation-generated-tokens", whole=True),
     ),
     Item("perf_metrics.speculation-acceptance", "`speculation-acceptance`: Speculation acceptance rates by position", _acceptance),
     Item(
         "perf_metrics.cached-prompt-tokens",
         "`cached-prompt-tokens`: Number of cached prompt tokens",
-        _metric("cached-prompt-tokens", whole=True, dedicated=True),
+        _metric("cached-prompt-tokens", whole=True),
     ),
     Item("perf_metrics.backend-host", "`backend-host`: Hostname of the backend server", _text("backend-host")),
     Item(
         "perf_metrics.num-concurrent-requests",
         "`num-concurrent-requests`: Number of concurrent requests",
-        _metric("num-concurrent-requests", whole=True, dedicated=True),
+        _metric("num-concurrent-requests", whole=True),
     ),
     Item("perf_metrics.deployment", "`deployment`: Deployment name", _text("deployment")),
     Item(
         "perf_metrics.tokenizer-queue-duration",
         "`tokenizer-queue-duration`: Time spent in tokenizer queue",
-        _metric("tokenizer-queue-duration", dedicated=True),
+        _metric("tokenizer-queue-duration"),
     ),
     Item(
         "perf_metrics.tokenizer-duration",
         "`tokenizer-duration`: Time spent in tokenizer",
-        _metric("tokenizer-duration", dedicated=True),
+        _metric("tokenizer-duration"),
     ),
     Item(
         "perf_metrics.prefill-queue-duration",
         "`prefill-queue-duration`: Time spent in prefill queue",
-        _metric("prefill-queue-duration", dedicated=True),
+        _metric("prefill-queue-duration"),
     ),
-    Item("perf_metrics.prefill-duration", "`prefill-duration`: Time spent in prefill", _metric("prefill-duration", dedicated=True)),
+    Item("perf_metrics.prefill-duration", "`prefill-duration`: Time spent in prefill", _metric("prefill-duration")),
     Item(
         "perf_metrics.generation-queue-duration",
         "`generation-queue-duration`: Time spent in generation queue",
-        _metric("generation-queue-duration", dedicated=True),
+        _metric("generation-queue-duration"),
     ),
 )

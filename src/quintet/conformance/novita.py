@@ -58,11 +58,6 @@ def _stream_options(client: Client) -> None:
     client.refused(stream_options={"include_usage": True})
 
 
-def _usage(client: Client) -> None:
-    a.usage(client)
-    a.usage_last(client.stream(max_tokens=LONG))
-
-
 def _best_of(client: Client) -> None:
     c.best_of(client)
 
@@ -210,7 +205,7 @@ ANSWER = (
     Item("id", "A unique identifier of the response.", a.identifier),
     Item("model.answer", "The model used for the completion.", a.model_named),
     Item("object", "The object type, which is always `text_completion`.", a.is_one_of("object", "text_completion")),
-    Item("usage", "For streaming responses, usage field is included in the very last response chunk returned.", _usage),
+    Item("usage", "For streaming responses, usage field is included in the very last response chunk returned.", a.usage_everywhere),
     Item("usage.completion_tokens", "The number of tokens in the generated completion.", a.usage_completion),
     Item("usage.prompt_tokens", "The number of tokens in the prompt.", a.usage_prompt),
     Item("usage.total_tokens", "The total number of tokens used in the request (prompt + completion).", a.usage),

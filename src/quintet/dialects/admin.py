@@ -55,5 +55,5 @@ def parse_adapter_name(body: bytes) -> str:
 
 
 def model_status(name: str, status: str) -> bytes:
-    """The answer to both."""
+    """The answer of ``/models/load`` and ``/models/unload``."""
     return encode({"model": name, "status": status})

@@ -52,6 +52,11 @@ def encode(value: object) -> bytes:
     return raw.decode().encode("ascii", _ESCAPED)
 
 
+def models_list(entries: Iterable[object]) -> bytes:
+    """OpenAI's page of models, as all have it: an object with the entries under ``data``."""
+    return encode({"object": "list", "data": [*entries]})
+
+
 class Logprobs(msgspec.Struct, gc=False):
     """Parallel lists, one entry per token. ``None`` where nothing precedes the token: the first of an echoed prompt."""
 

@@ -167,6 +167,7 @@ _NAMES = {
 }
 
 
+_LONGEST = 160  # characters of a message
 _READER = json.JSONDecoder()
 _LEXEME = re.compile(r""""(?:\\.|[^"\\\n])*"|(?://|#)[^\n]*|/(?:\\.|[^/\\])+/|%json\s*|\btemperature\s*=""")
 """A string, a comment, a regular expression, what comes before a schema or a temperature, as llguidance's lexer has them."""
@@ -179,7 +180,7 @@ _ONE_OF = "oneOf constraints are not supported"  # and it goes on with an option
 _SHOWN = 20  # characters of a regular expression, from where it is wrong
 
 
-def _line(text: str, limit: int = 160) -> str:
+def _line(text: str) -> str:
     """A message on one line, in printable ASCII, without the places in what we made of the guide.
 
     Nor with the regular expression that the client knows, before the reason: of a long one the reason would be left out.
@@ -190,5 +191,5 @@ def _line(text: str, limit: int = 160) -> str:
     elif told.startswith(_ONE_OF):
         told = "oneOf of schemas that may hold at once; have them exclude each other, or use anyOf"
     flat = " ".join(told.split()).rstrip(".")
-    short = flat if len(flat) <= limit else f"{flat[:limit]}..."
+    short = flat if len(flat) <= _LONGEST else f"{flat[:_LONGEST]}..."
     return "".join(char if char.isascii() and char.isprintable() else ascii(char)[1:-1] for char in short)

@@ -136,9 +136,17 @@ def cache_dir() -> Path:
     """``$QUINTET_CACHE``, else ``quintet/models`` in the XDG cache."""
     if own := os.environ.get("QUINTET_CACHE"):
         return expanded(own).absolute()
-    xdg = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(xdg) if Path(xdg).is_absolute() else expanded("~/.cache")  # the XDG rule: a relative value is ignored
-    return base / "quintet" / "models"
+    return xdg("XDG_CACHE_HOME", "~/.cache") / "quintet" / "models"
+
+
+def xdg(variable: str, usual: str) -> Path:
+    """A base folder of the XDG rules, by which a relative value is ignored.
+
+    Raises:
+        ModelError: see ``expanded``.
+    """
+    said = Path(os.environ.get(variable, ""))
+    return said if said.is_absolute() else expanded(usual)
 
 
 def unusable_cache(folder: Path, error: OSError) -> str:

@@ -129,7 +129,7 @@ class App:
         self._probes = frozenset(path.encode() for path in probes.public())
         self._public = frozenset(path.encode() for path in (*probes.public(), *pages.public(), *static.public()))
         administration = Admin(registry, models, self._auth, config, source).routes()
-        kept = batch_routes(self._kept, source, config, once, self._answers)
+        kept = batch_routes(self._kept, source, self._cors, once, self._answers, strict=config.strict)
         resources = {**completing, **kept, **self._about_models(models, probes, config)}
         self._routers = _routers(probes, resources, administration, config)
 

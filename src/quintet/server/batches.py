@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from quintet.batch import Batch
-from quintet.config import ServerConfig
 from quintet.dialects.batches import batches_page
 from quintet.dialects.catalog import PROVIDERS
 from quintet.errors import BadRequest
@@ -24,11 +23,10 @@ MOST_OPEN = 100
 _MOST_BODY = 64 * 1024
 
 
-def batch_routes(kept: Kept, source: Source, config: ServerConfig, once: Once, answers: LargeAnswers) -> dict[str, Route]:
+def batch_routes(kept: Kept, source: Source, cors: Cors, once: Once, answers: LargeAnswers, *, strict: bool) -> dict[str, Route]:
     """Those of files and batches, for the dialects that have them."""
     dialects = frozenset(name for name, provider in PROVIDERS.items() if provider.batches)
-    cors = Cors(config.cors_origins)
-    files, batches = Files(kept, source, cors, answers), Batches(kept, source, cors, answers, strict=config.strict)
+    files, batches = Files(kept, source, cors, answers), Batches(kept, source, cors, answers, strict=strict)
     return {
         "/files": Route("/files", {"POST": files.create, "GET": files.list}, dialects),
         "/files/": Route("/files/{id}", {"GET": files.show, "DELETE": files.delete}, dialects),

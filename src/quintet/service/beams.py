@@ -22,7 +22,7 @@ from quintet.events import Event, Failed, Finish, Finished, TokenEvent, Usage
 from quintet.inputs.capabilities import Capabilities, Control
 from quintet.inputs.sequence import Prepared, PreparedSequence
 from quintet.request import Beams, CompletionRequest, Sampling
-from quintet.service.job import Job
+from quintet.service.job import BROKEN, Job
 from quintet.service.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ HEEDED = {Control.TEMPERATURE, Control.SEED, Control.IGNORE_EOS}
 
 PORTION = 256
 """Tokens of choices that are told in one turn of the event loop: all of a search are there at once, and others' streams go on meanwhile."""
-
-_BROKEN = "The engine stopped before the request was complete."
 
 Top = tuple[tuple[int, float], ...]
 """The likeliest tokens at a place, each with its log-probability; see ``TokenEvent.top``."""
@@ -221,7 +219,7 @@ class BeamJob(Job):
             return
         except Exception:
             _log.exception("request %d broke", self._prepared.request_id)
-            yield [Failed(_BROKEN)]
+            yield [Failed(BROKEN)]
             return
         finally:
             if self._under_way:
@@ -255,7 +253,7 @@ class BeamJob(Job):
             self._watch.saw(batch)
             for event in batch:
                 if event.finish is Finish.ERROR:
-                    return Failed(event.error or _BROKEN, event.blame)
+                    return Failed(event.error or BROKEN, event.blame)
                 if event.finish is Finish.ABORT:
                     self._cancelled = True
                 if event.token >= 0:

@@ -29,7 +29,7 @@ MOST_ENTRIES = 4096
 """Log-probabilities of an engine step that are made entries of at once: so many take a few milliseconds, and a step may bring a hundred
 thousand."""
 
-_BROKEN = "The engine stopped before the request was complete."
+BROKEN = "The engine stopped before the request was complete."
 
 
 class Job:
@@ -149,10 +149,10 @@ class Job:
                     yield events
                 if self._ended:
                     return
-            yield self._fail(_BROKEN)
+            yield self._fail(BROKEN)
         except Exception:  # a broken backend, or a fault of ours: the client is still owed an end
             _log.exception("request %d broke", self._prepared.request_id)
-            yield self._fail(_BROKEN)
+            yield self._fail(BROKEN)
         finally:
             self._stop()
             if isinstance(self._stream, AsyncGenerator):
@@ -205,7 +205,7 @@ class Job:
             if choice.done:
                 continue  # a stop string ended it; these tokens were on their way
             if finish is Finish.ERROR:
-                return events + self._fail(event.error or _BROKEN, event.blame)
+                return events + self._fail(event.error or BROKEN, event.blame)
             events += self._feed(event)
             if finish is None and self._choices[event.seq].done:
                 self._backend.abort(self._prepared.request_id, event.seq)

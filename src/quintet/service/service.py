@@ -94,18 +94,22 @@ class Service:
             urgency=self._urgency(request),
             shown=request.stream,
         )
-        make: Callable[[], Job] = partial(Job, self._backend, prepared, request, watch)
-        if request.beams is not None:
-            make = partial(BeamJob, self._backend, prepared, request, watch, _ids)
-        elif self._moderator is not None:
-            judge = Judge(self._moderator, _ids, self._clock, tenant, weight, request.cache_salt)
-            labels = Labels(self._backend.capabilities.pieces)
-            texts = [text_of(prompt, labels) for prompt in request.prompts]
-            await require_safe(judge, texts)
-            make = partial(ModeratedJob, self._backend, prepared, request, watch, judge, texts)
+        make = await self._maker(request, prepared, watch)
         job = await self._preparer.run(tenant, size + sum(map(len, request.prompts)), make)
         job.require_room()  # others may have come meanwhile; nothing can between this and ``start``
         return job
+
+    async def _maker(self, request: CompletionRequest, prepared: Prepared, watch: Watch) -> Callable[[], Job]:
+        """What makes a job of the kind that is asked for. Of one that is moderated, the prompts are judged first."""
+        if request.beams is not None:
+            return partial(BeamJob, self._backend, prepared, request, watch, _ids)
+        if self._moderator is None:
+            return partial(Job, self._backend, prepared, request, watch)
+        judge = Judge(self._moderator, _ids, self._clock, prepared.tenant, prepared.weight, request.cache_salt)
+        labels = Labels(self._backend.capabilities.pieces)
+        texts = [text_of(prompt, labels) for prompt in request.prompts]
+        await require_safe(judge, texts)
+        return partial(ModeratedJob, self._backend, prepared, request, watch, judge, texts)
 
     def _urgency(self, request: CompletionRequest) -> Urgency:
         """What is decided by the text must not wait: where it ends, how a search goes on, whether it may be shown."""

@@ -25,7 +25,7 @@ from quintet.dialects.constraints import unknown_fields
 from quintet.dialects.extensions import MIROSTAT, Extensions
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, OneOf, Prompts, Status, Stop, String
 from quintet.dialects.json_guard import decode_object
-from quintet.dialects.wire import encode, model_object
+from quintet.dialects.wire import encode, model_object, models_list
 from quintet.errors import BadRequest
 from quintet.quota import Meter
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
@@ -138,7 +138,7 @@ class Cerebras:
         return limits.headers(meters)
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
-        return encode({"object": "list", "data": [model_object(one) for one in served]})
+        return models_list(map(model_object, served))
 
     def model(self, served: ServedModel) -> bytes:
         return encode(model_object(served))

@@ -42,7 +42,7 @@ from quintet.dialects.fireworks.kinds import EFFORTS, Effort, LogprobsChoice, at
 from quintet.dialects.fireworks.wire import FireworksRenderer, Options, Shape, error_body
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.predictions import Predicted, Speculation
-from quintet.dialects.wire import encode, model_entry
+from quintet.dialects.wire import encode, model_entry, models_list
 from quintet.errors import BadRequest, shorten
 from quintet.quota import Meter
 from quintet.request import CompletionRequest, Prompt, Reasoning, Sampling, StopRules
@@ -203,7 +203,7 @@ class Fireworks:
         return limits.headers(meters, over)
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
-        return encode({"object": "list", "data": [_model_object(one) for one in served]})
+        return models_list(map(_model_object, served))
 
     def model(self, served: ServedModel) -> bytes:
         return encode(_model_object(served))

@@ -28,7 +28,7 @@ from quintet.dialects.extensions import MIROSTAT, Extensions
 from quintet.dialects.fields import REQUIRED, Boolean, Field, Integer, LogitBias, Number, Object, Positive, Prompts, Stop, String
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.novita.wire import NovitaRenderer, error_body
-from quintet.dialects.wire import encode, model_entry
+from quintet.dialects.wire import encode, model_entry, models_list
 from quintet.errors import BadRequest, ModelNotAllowed
 from quintet.quota import Meter
 from quintet.request import CompletionRequest, Prompt, Sampling, StopRules
@@ -120,7 +120,7 @@ class Novita:
         return ()  # its pages name no headers, only the status: "the limit is due to TPM (tokens per minute) or RPM (requests per minute)"
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
-        return encode({"object": "list", "data": [_model_object(one) for one in served]})
+        return models_list(map(_model_object, served))
 
     def model(self, served: ServedModel) -> bytes:
         return encode(_model_object(served))

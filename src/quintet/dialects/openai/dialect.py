@@ -28,7 +28,7 @@ from quintet.dialects.extensions import MIROSTAT, Extensions
 from quintet.dialects.fields import Boolean, Field, Integer, LogitBias, Number, Object, Prompts, Status, Stop, String
 from quintet.dialects.json_guard import decode_object
 from quintet.dialects.openai import limits
-from quintet.dialects.wire import STOP_OR_LENGTH, DetailedUsage, Logprobs, encode, error_body, model_object
+from quintet.dialects.wire import STOP_OR_LENGTH, DetailedUsage, Logprobs, encode, error_body, model_object, models_list
 from quintet.errors import BadRequest
 from quintet.events import ChoiceDelta, ChoiceDone, Event, Failed, Finished
 from quintet.quota import Meter
@@ -235,7 +235,7 @@ class OpenAI:
         return limits.headers(meters)
 
     def models(self, served: Sequence[ServedModel]) -> bytes:
-        return encode({"object": "list", "data": [model_object(one) for one in served]})
+        return models_list(map(model_object, served))
 
     def model(self, served: ServedModel) -> bytes:
         return encode(model_object(served))
