@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from openai import BadRequestError, OpenAI
 from openai.types import Batch
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
 from tests.e2e.test_serve_process import children_of, until_ready
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -51,13 +52,6 @@ def mixed(count: int) -> list[dict[str, object]]:
 
 def client_of(one: Served, base: str = "/v1") -> OpenAI:
     return OpenAI(base_url=f"{one.url}{base}", api_key="none", max_retries=5, _strict_response_validation=base == "/v1")
-
-
-def until(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def ended(client: OpenAI, batch: Batch, seconds: float = PATIENCE_S) -> Batch:

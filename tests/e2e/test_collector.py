@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.test_otel import OFTEN, PARENT, SECRETS, Collector, attributes, collecting, until
+from tests.e2e.test_otel import OFTEN, PARENT, SECRETS, Collector, attributes, collecting
 from tests.e2e.test_serve_command import PATIENCE_S, served
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif("QUINTET_TEST_OBSERVABILITY" not in os.environ, reason="make test-observability")
 

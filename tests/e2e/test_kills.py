@@ -14,11 +14,12 @@ from dataclasses import replace
 
 import pytest
 from tests.e2e.storm import CONFIG, PATIENCE_S, SIGNALS, STALL_S, Load, answer, engine, holdings, hurt, ready, spec, stepped, told
-from tests.e2e.test_memory_pressure import metric, until
+from tests.e2e.test_memory_pressure import metric
 from tests.e2e.test_serve_command import served
 from tests.e2e.test_serve_process import engine_of, gone
 from tests.support.bundled import bundled_path
 from tests.support.preparing import prepare
+from tests.support.waiting import until
 
 from quintet.backends.base import State
 from quintet.backends.native.front.in_flight import INTERRUPTED, REFUSED
@@ -243,6 +244,7 @@ def test_the_engine_ends_with_a_parent_that_is_killed() -> None:
 import asyncio, sys
 from tests.e2e.storm import engine, spec
 from tests.support.preparing import prepare
+from tests.support.waiting import until
 async def main():
     async with engine() as (made, link):
         work = made.submit(await prepare(made, [spec("x", 4000)])) if sys.argv[1] == "busy" else None

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
 from tests.ledger.disk import Disk, needs_disk
 from tests.ledger.files import rows_in
+from tests.support.waiting import until
 
 from quintet.backends.toy import EOS
 from quintet.ledger.rows import State
@@ -29,13 +29,6 @@ KINDS: list[tuple[str, Callable[[Disk], None]]] = [
     ("EIO", lambda disk: disk.fails(errno.EIO)),
     ("EIO of synchronisations alone", lambda disk: disk.fails(errno.EIO, syncs=True)),
 ]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    begin = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begin < PATIENCE_S
-        time.sleep(0.02)
 
 
 def ask(one: Served) -> tuple[int, Any]:

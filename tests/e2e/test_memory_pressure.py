@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from tests.e2e.test_serve_command import PATIENCE_S, Served, served
 from tests.reference.tiny_model import TinySpec
 from tests.support.loading import native_loader
+from tests.support.waiting import until
 
 from quintet.backends.native.core.types import Batch, Runner
 
@@ -39,13 +39,6 @@ def metric(one: Served, name: str) -> float:
         found = re.search(rf"^{re.escape(name)}\{{.*\}} (\S+)$", reply.read().decode(), re.MULTILINE)
     assert found, name
     return float(found[1])
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.fault("D11")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -14,6 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 from tests.server.live import serving
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
+from tests.support.waiting import until
 
 from quintet.backends.native.front.engine import Engine
 from quintet.backends.toy import toy_loader
@@ -33,13 +34,6 @@ class Served:
     def app(self) -> ASGIApp:
         self.engine = Engine(toy_loader(), EngineConfig(kv_bytes=1 << 22))
         return create_app(self.engine, ServerConfig(api_keys=(KEY,)), NAMES)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

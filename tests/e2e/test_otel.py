@@ -18,6 +18,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tests.e2e.test_serve_command import PATIENCE_S, served
+from tests.support.waiting import until
 
 SECRETS = ("canary-prompt", "canary-suffix", "canary-stop", "canary-user", "canary-key", "canary-model", "canary-query", "canary-path")
 OFTEN = {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_METRIC_EXPORT_INTERVAL": "100"}
@@ -94,13 +95,6 @@ def attributes(one: Any) -> dict[str, Any]:
         return [plain(item) for item in value.array_value.values] if kind == "array_value" else getattr(value, kind)
 
     return {item.key: plain(item.value) for item in one.attributes}
-
-
-def until(holds: Any) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_a_completion_is_a_span_in_the_conventions_words_and_nothing_that_a_client_wrote() -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from tests.e2e.test_openai_sdk import until
 from tests.reference import sampling_twin as twin
 from tests.server.live import serving
 from tests.server.one import create_app
 from tests.support.bundled import bundled_path
 from tests.support.loading import native_loader
+from tests.support.waiting import until
 
 from quintet.backends.native.core.loader import PAGE, Loaded, Loader
 from quintet.backends.native.core.types import F32, Batch

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tests.server.live import serving
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
+from tests.support.waiting import until
 
 from quintet.config import ServerConfig
 from quintet.errors import Overloaded
@@ -64,14 +65,6 @@ def rooms(monkeypatch: pytest.MonkeyPatch) -> list[BodyRoom]:
 def port(rooms: list[BodyRoom]) -> Iterator[int]:
     with serving(lambda: create_app(ScriptedBackend(), ServerConfig(api_keys=("a", "b"), max_body_bytes=LARGE))) as port:
         yield port
-
-
-def until(done: object) -> None:
-    assert callable(done)
-    end = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.fault("B13")

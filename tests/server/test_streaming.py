@@ -15,6 +15,7 @@ from tests.server.asgi import JSON, SOURCE, Answer, acall, call, converse
 from tests.server.live import serving
 from tests.server.one import create_app
 from tests.server.scripted import ScriptedBackend
+from tests.support.waiting import until
 
 from quintet.config import ServerConfig
 from quintet.events import Event, TokenEvent
@@ -182,13 +183,6 @@ def connect(port: int, body: object, extra: str = "") -> socket.socket:
     head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n{extra}\r\n"
     client.sendall(head.encode() + data)
     return client
-
-
-def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
 
 
 def fin(client: socket.socket) -> None:

@@ -1,0 +1,21 @@
+"""Waiting for what comes about in another thread or process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 120.0
+"""Seconds that are enough on any machine, however busy."""
+
+
+def until(holds: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+    """Wait until it holds.
+
+    Raises:
+        AssertionError: it did not for so long.
+    """
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"not within {seconds:g} s"
+        time.sleep(0.01)
