@@ -244,7 +244,6 @@ def test_the_engine_ends_with_a_parent_that_is_killed() -> None:
 import asyncio, sys
 from tests.e2e.storm import engine, spec
 from tests.support.preparing import prepare
-from tests.support.waiting import until
 async def main():
     async with engine() as (made, link):
         work = made.submit(await prepare(made, [spec("x", 4000)])) if sys.argv[1] == "busy" else None

@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 120.0
-"""Seconds that are enough on any machine, however busy."""
 
-
-def until(holds: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+def until(holds: Callable[[], object], seconds: float = 120.0) -> None:
     """Wait until it holds.
 
     Raises:

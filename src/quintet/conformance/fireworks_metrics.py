@@ -44,16 +44,26 @@ def _in_headers(client: Client) -> None:
         need(f"fireworks-{name}" in client.greedy().reply.headers, f"without asking there is no header fireworks-{name}")
 
 
+def _dedicated(client: Client, name: str) -> object:
+    """A metric of dedicated deployments, which others need not tell.
+
+    Raises:
+        Untold: it is not there.
+    """
+    found = _metrics(client.greedy(**_ON))
+    if name not in found:
+        raise Untold("it is not told, and the page promises it for dedicated deployments only")
+    return found[name]
+
+
 def _metric(name: str, *, whole: bool = False) -> Check:
-    """The metric is a number, at least 0; it need not be there, as all but those in the headers are of dedicated deployments."""
+    """A dedicated deployment's metric is a number, at least 0."""
 
     def check(client: Client) -> None:
-        found = _metrics(client.greedy(**_ON))
-        if name not in found:
-            raise Untold("it is not told, and the page promises it for dedicated deployments only")
-        value = _number(found[name])
-        need(value is not None and value >= 0, f"it is {shown(found[name])}")
-        need(not whole or value == int(value or 0), f"it is {shown(found[name])}")
+        found = _dedicated(client, name)
+        value = _number(found)
+        need(value is not None and value >= 0, f"it is {shown(found)}")
+        need(not whole or value == int(value or 0), f"it is {shown(found)}")
 
     return check
 
@@ -73,10 +83,8 @@ def _time_order(client: Client) -> None:
 
 def _text(name: str) -> Check:
     def check(client: Client) -> None:
-        found = _metrics(client.greedy(**_ON))
-        if name not in found:
-            raise Untold("it is not told, and the page promises it for dedicated deployments only")
-        need(isinstance(found[name], str) and bool(found[name]), f"it is {shown(found[name])}")
+        found = _dedicated(client, name)
+        need(isinstance(found, str) and bool(found), f"it is {shown(found)}")
 
     return check
 
@@ -96,8 +104,7 @@ def _predicted(name: str) -> Check:
 
 
 def _acceptance(client: Client) -> None:
-    if "speculation-acceptance" not in _metrics(client.greedy(**_ON)):
-        raise Untold("it is not told, and the page promises it for dedicated deployments only")
+    _dedicated(client, "speculation-acceptance")
 
 
 METRICS = (

@@ -219,11 +219,13 @@ GREEDY_BELOW = 1e-5
 that are within the rounding of the logits."""
 
 GREEDY_NOTE = f"Below {GREEDY_BELOW:.5f}: greedy."
-GREEDY_TOP_P_NOTE = "Below 0.000001: greedy, as `temperature` 0 is."
 
 LEAST = 1e-6
-"""A lower ``top_p`` means greedy. That is exact: the likeliest of V tokens has a probability of at least 1/V, so with V < 10**6 the nucleus
-is that one token. And it stands for 0, and for what single precision has for 0, in controls that must be above it."""
+"""A lower ``top_p`` means greedy. That is exact, unless ``typical_p`` takes the likeliest of V tokens away before: it has a probability
+of at least 1/V, so with V < 10**6 the nucleus is that one token. And it stands for 0, and for what single precision has for 0, in
+controls that must be above it."""
+
+GREEDY_TOP_P_NOTE = f"Below {LEAST:.6f}: greedy, as `temperature` 0 is."
 
 
 def or_off(value: float) -> float:

@@ -38,6 +38,7 @@ _DIGITS = b"0" * (MAX_DIGITS + 1)
 _AS_DIGITS = bytes(0x30 if 0x30 <= byte <= 0x39 else 0x20 for byte in range(256))
 
 _INVALID = "invalid_json"
+_MOST_STEPS = 6  # of a path in a message
 
 _Path = tuple[()] | tuple["_Path", str | int]
 """Where a value stands: its container's path, and its key or index there."""
@@ -204,9 +205,6 @@ def _require_unicode(text: str, path: _Path) -> None:
     except UnicodeEncodeError as error:
         rule = f"must be valid Unicode; the character at offset {error.start} is half of a surrogate pair"
         raise BadRequest(_spell(path), rule, shorten(text[error.start]), code=_INVALID) from None
-
-
-_MOST_STEPS = 6
 
 
 def _spell(path: _Path) -> str:

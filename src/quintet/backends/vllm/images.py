@@ -1,8 +1,8 @@
 """Images for vLLM: what its own processors would have made of them, out of the pixels that our front has decoded and cut.
 
 So no client's file is decoded in its processes, and a prompt's tokens, places and offsets are those of the other engines. It takes a family
-whose processor ours is (``inputs.images.layout``); those of others are shown images by
-vLLM's own (``processor``, ``inputs.images.expansion``).
+whose processor ours is (``inputs.images.layout``); those of others are shown images by vLLM's own (``processor``,
+``inputs.images.expansion``).
 """
 
 from __future__ import annotations
